@@ -1,0 +1,11 @@
+//! Sidestep's format and protocol, without input or output.
+#![forbid(unsafe_code)]
+
+pub mod handshake;
+pub mod hash;
+pub mod layout;
+pub mod limits;
+pub mod location;
+pub mod lookup;
+pub mod memory;
+pub mod message;

@@ -1,0 +1,127 @@
+//! Data frames of `tcp` and `rdma-rpc`: a fixed little-endian header read in place, then key and
+//! value bytes.
+//!
+//! A request is [`RequestHeader`], `key_bytes` of key, `value_bytes` of value. A reply is
+//! [`ReplyHeader`], then `value_bytes` of value (or of UTF-8 text that explains an error).
+//! Many requests may be in flight; replies carry the request's `id` and come in any order.
+
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Op {
+    /// Read a value. Key, no value.
+    Get = 1,
+    /// Write a value. With [`FLAG_CONDITIONAL`], only if the version is the expected one.
+    Put = 2,
+    /// Remove a key. With [`FLAG_CONDITIONAL`], only if the version is the expected one.
+    Delete = 3,
+    /// Answer, nothing else. The value is echoed.
+    Ping = 4,
+    /// Statistics. No key; the reply's value is a bincode [`crate::handshake::Stats`].
+    Stats = 5,
+}
+
+impl Op {
+    /// The operation of a wire byte.
+    pub fn from_wire(byte: u8) -> Option<Self> {
+        Some(match byte {
+            1 => Self::Get,
+            2 => Self::Put,
+            3 => Self::Delete,
+            4 => Self::Ping,
+            5 => Self::Stats,
+            _ => return None,
+        })
+    }
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Status {
+    /// Done; `version` is the item's (of a delete: the removed item's).
+    Ok = 0,
+    /// The key is absent.
+    NotFound = 1,
+    /// A conditional write found another version; `version` is the one found, 0 if absent.
+    VersionMismatch = 2,
+    /// No memory for this write; nothing was changed.
+    Full = 3,
+    /// Key or value beyond the limits; nothing was changed.
+    TooLarge = 4,
+    /// Addressed to an earlier boot or an expired session: whether it was applied is not known.
+    OutcomeUnknown = 5,
+    /// Not a valid request; the connection is closed after this reply.
+    BadRequest = 6,
+    /// The server is stopping and did not take the request.
+    Stopping = 7,
+}
+
+impl Status {
+    /// The status of a wire byte.
+    pub fn from_wire(byte: u8) -> Option<Self> {
+        Some(match byte {
+            0 => Self::Ok,
+            1 => Self::NotFound,
+            2 => Self::VersionMismatch,
+            3 => Self::Full,
+            4 => Self::TooLarge,
+            5 => Self::OutcomeUnknown,
+            6 => Self::BadRequest,
+            7 => Self::Stopping,
+            _ => return None,
+        })
+    }
+}
+
+/// Request flag: `expect_version` holds; 0 means "must be absent".
+pub const FLAG_CONDITIONAL: u8 = 1;
+
+/// Header of a request, 40 bytes.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct RequestHeader {
+    /// An [`Op`].
+    pub op: u8,
+    /// [`FLAG_CONDITIONAL`] or 0; other bits must be 0.
+    pub flags: u8,
+    /// Length of the key.
+    pub key_bytes: U16,
+    /// Length of the value.
+    pub value_bytes: U32,
+    /// Chosen by the client, repeated in the reply.
+    pub id: U64,
+    /// Of a write: the session's sequence number, from 1 on, one more for each new write. Of a read: 0.
+    pub sequence: U64,
+    /// See [`FLAG_CONDITIONAL`].
+    pub expect_version: U64,
+    /// Of a put: milliseconds since the Unix epoch at which the item expires; 0 = never.
+    pub expires_ms: U64,
+}
+
+/// Header of a reply, 24 bytes.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ReplyHeader {
+    /// A [`Status`].
+    pub status: u8,
+    /// 0.
+    pub flags: u8,
+    /// 0.
+    pub reserved: U16,
+    /// Length of what follows.
+    pub value_bytes: U32,
+    /// Of the request.
+    pub id: U64,
+    /// See [`Status`].
+    pub version: U64,
+}
+
+/// Bytes of a [`RequestHeader`].
+pub const REQUEST_BYTES: usize = size_of::<RequestHeader>();
+/// Bytes of a [`ReplyHeader`].
+pub const REPLY_BYTES: usize = size_of::<ReplyHeader>();
+const _: () = assert!(REQUEST_BYTES == 40 && REPLY_BYTES == 24);
