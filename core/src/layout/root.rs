@@ -41,7 +41,7 @@ pub const ROOT_BYTES: u64 = 32 << 10;
 /// Blocks of the root.
 pub const ROOT_BLOCKS: u64 = ROOT_BYTES / BLOCK_BYTES as u64;
 
-const _: () = assert!(DIRECTORIES_WORD + MAX_DEPTH as u64 + 1 <= INTENTS_WORD);
+const _: () = assert!(DIRECTORIES_WORD + (MAX_DEPTH as u64) < INTENTS_WORD);
 const _: () = assert!(INTENTS_WORD + INTENTS <= SEGMENTS_WORD);
 const _: () = assert!((SEGMENTS_WORD + 2 * MAX_SEGMENTS) * 8 <= ROOT_BYTES);
 const _: () = assert!(ROOT_BLOCKS.is_multiple_of(SUBTABLE_BLOCKS));

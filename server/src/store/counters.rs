@@ -1,0 +1,46 @@
+//! What the store counts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A counter that threads add to now and then; not for the path of a GET.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add_one(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) inserts: Counter,
+    pub(crate) updates: Counter,
+    pub(crate) deletes: Counter,
+    pub(crate) splits: Counter,
+    pub(crate) doublings: Counter,
+    pub(crate) refused_full: Counter,
+    pub(crate) version_mismatches: Counter,
+    pub(crate) large_rehashed: Counter,
+}
+
+impl Counters {
+    pub(crate) fn list(&self) -> impl Iterator<Item = (String, u64)> {
+        [
+            ("inserts", &self.inserts),
+            ("updates", &self.updates),
+            ("deletes", &self.deletes),
+            ("splits", &self.splits),
+            ("directory_doublings", &self.doublings),
+            ("writes_refused_full", &self.refused_full),
+            ("version_mismatches", &self.version_mismatches),
+            ("large_values_hashed_again", &self.large_rehashed),
+        ]
+        .map(|(name, counter)| (name.to_owned(), counter.value()))
+        .into_iter()
+    }
+}

@@ -1,0 +1,38 @@
+//! Locks and version floors of subtables, beside the table in ordinary memory, by page number.
+
+use std::sync::OnceLock;
+
+use crossbeam_utils::CachePadded;
+use parking_lot::{Mutex, MutexGuard};
+use sidestep_core::layout::bucket::SUBTABLE_BLOCKS;
+
+/// Pages that share one allocation: as many as are given to subtables at a time.
+const GROUP: usize = 16;
+
+type Group = Box<[CachePadded<Mutex<u64>>; GROUP]>;
+
+/// A subtable's floor under its lock: at least every version that was ever removed from it.
+pub(crate) type FloorGuard<'l> = MutexGuard<'l, u64>;
+
+/// One lock for each page that is a subtable; memory is taken when a page is first locked.
+#[derive(Debug)]
+pub(crate) struct Locks {
+    groups: Box<[OnceLock<Group>]>,
+    first_floor: u64,
+}
+
+impl Locks {
+    /// Locks for a space of `blocks` blocks, every floor being `first_floor`.
+    pub(crate) fn new(blocks: u64, first_floor: u64) -> Self {
+        let groups = (blocks / SUBTABLE_BLOCKS).div_ceil(GROUP as u64) as usize;
+        Self { groups: std::iter::repeat_with(OnceLock::new).take(groups).collect(), first_floor }
+    }
+
+    /// Locks the subtable whose first block is `subtable`. Waits for whoever has it.
+    pub(crate) fn lock(&self, subtable: u64) -> FloorGuard<'_> {
+        let page = (subtable / SUBTABLE_BLOCKS) as usize;
+        let group = self.groups[page / GROUP]
+            .get_or_init(|| Box::new(std::array::from_fn(|_| CachePadded::new(Mutex::new(self.first_floor)))));
+        group[page % GROUP].lock()
+    }
+}

@@ -1,0 +1,199 @@
+//! The table's one writer: index, extents, versions, recovery.
+//!
+//! Generic over [`MemoryMut`], so that mapped segments, the simulator and a model checker run the same
+//! steps. The orders of stores that safety rests on are in `write.rs` and `split.rs`; `docs/PROTOCOL.md`
+//! says why each is as it is.
+
+mod check;
+mod classes;
+mod counters;
+mod create;
+mod error;
+mod extents;
+mod locks;
+mod read;
+mod recover;
+mod reserve;
+mod runs;
+mod space;
+mod split;
+mod write;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use sidestep_core::hash::KeyHash;
+use sidestep_core::layout::directory::DirectoryWord;
+use sidestep_core::layout::root;
+use sidestep_core::limits::{BLOCK_WORDS, DEFAULT_MAX_VALUE_BYTES};
+use sidestep_core::memory::MemoryMut;
+
+pub use check::{CheckReport, check};
+pub use error::{StoreError, WriteError};
+pub use read::{Got, Hold};
+pub use recover::RecoveryReport;
+pub use reserve::Reservation;
+
+use counters::Counters;
+use extents::Extents;
+use locks::{FloorGuard, Locks};
+use space::Growth;
+
+/// How a table is laid out and what it takes.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Bytes of a segment, a power of two; none = memory / 64, within 64 MiB and 1 GiB, at most the memory.
+    /// Only read when a table is made.
+    pub segment_bytes: Option<u64>,
+    /// Largest value in bytes; clamped to what a segment holds.
+    pub max_value_bytes: u32,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self { segment_bytes: None, max_value_bytes: DEFAULT_MAX_VALUE_BYTES }
+    }
+}
+
+/// Extents and the frontier up to which memory is usable, under one lock.
+#[derive(Debug)]
+struct Space {
+    extents: Extents,
+    growth: Growth,
+}
+
+/// A table and everything its owner knows beside it.
+#[derive(Debug)]
+pub struct Store<M> {
+    memory: M,
+    table_id: u64,
+    boot_id: u64,
+    memory_bytes: u64,
+    segment_bytes: u64,
+    max_value_bytes: u32,
+    locks: Locks,
+    /// The one table-wide lock: doubling, and publishing directory entries.
+    directory: Mutex<()>,
+    /// Free intent words of the root, as bits.
+    intents: Mutex<u64>,
+    space: Arc<Mutex<Space>>,
+    subtables: AtomicU64,
+    keys: AtomicU64,
+    counters: Counters,
+}
+
+/// A subtable that is locked, and certain to be the key's.
+struct Locked<'s> {
+    floor: FloorGuard<'s>,
+    entry: DirectoryWord,
+}
+
+impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
+    /// The memory.
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// The table, for ever.
+    pub fn table_id(&self) -> u64 {
+        self.table_id
+    }
+
+    /// This start of the server.
+    pub fn boot_id(&self) -> u64 {
+        self.boot_id
+    }
+
+    /// Bytes of the whole space.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+
+    /// Bytes of a segment.
+    pub fn segment_bytes(&self) -> u64 {
+        self.segment_bytes
+    }
+
+    /// Largest value that is taken.
+    pub fn max_value_bytes(&self) -> u32 {
+        self.max_value_bytes
+    }
+
+    /// Keys in the table, expired ones that nobody met yet included.
+    pub fn keys(&self) -> u64 {
+        self.keys.load(Ordering::Relaxed)
+    }
+
+    fn hash(&self, key: &[u8]) -> KeyHash {
+        KeyHash::of(key, self.table_id)
+    }
+
+    /// The directory entry that a key has at this moment.
+    fn route(&self, hash: KeyHash) -> DirectoryWord {
+        let current = DirectoryWord(self.memory.load(root::CURRENT_DIRECTORY_WORD));
+        let index = hash.directory_index(current.depth());
+        DirectoryWord(self.memory.load(current.address() * BLOCK_WORDS + index))
+    }
+
+    /// Locks the key's subtable. The directory is read again under the lock: a split may have come between.
+    fn lock_subtable(&self, hash: KeyHash) -> Locked<'_> {
+        loop {
+            let entry = self.route(hash);
+            let floor = self.locks.lock(entry.address());
+            let again = self.route(hash);
+            if again.address() == entry.address() {
+                return Locked { floor, entry: again };
+            }
+        }
+    }
+
+    /// The server's clock in milliseconds since the Unix epoch: never below the floor in the root.
+    fn now_ms(&self) -> u64 {
+        let system = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
+        system.max(self.memory.load(root::CLOCK_FLOOR_WORD))
+    }
+
+    /// Whether an item with this expiry is gone. The answer is made to last: the clock never goes back before it.
+    fn is_expired(&self, expires_ms: u64) -> bool {
+        if expires_ms == 0 {
+            return false;
+        }
+        let now = self.now_ms();
+        self.memory.fetch_max(root::CLOCK_FLOOR_WORD, now);
+        now >= expires_ms
+    }
+
+    /// Counters by name, in a stable order.
+    pub fn stats(&self) -> Vec<(String, u64)> {
+        let current = DirectoryWord(self.memory.load(root::CURRENT_DIRECTORY_WORD));
+        let (counts, free_blocks, usable_blocks) = {
+            let space = self.space.lock();
+            (space.extents.counts(), space.extents.free_blocks(), space.growth.usable_blocks())
+        };
+        let blocks = |blocks: u64| blocks * sidestep_core::limits::BLOCK_BYTES as u64;
+        let mut stats: Vec<(String, u64)> = [
+            ("keys", self.keys()),
+            ("subtables", self.subtables.load(Ordering::Relaxed)),
+            ("directory_depth", u64::from(current.depth())),
+            ("memory_bytes", self.memory_bytes),
+            ("memory_usable_bytes", blocks(usable_blocks)),
+            ("memory_free_bytes", blocks(free_blocks)),
+            ("segment_bytes", self.segment_bytes),
+            ("segments", blocks(usable_blocks).div_ceil(self.segment_bytes)),
+            ("extents", counts.extents),
+            ("extent_bytes", blocks(counts.extent_blocks)),
+            ("extents_held", counts.held),
+            ("slabs", counts.slabs),
+            ("version_ceiling", self.memory.load(root::VERSION_CEILING_WORD)),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into();
+        stats.extend(self.counters.list());
+        stats
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,283 @@
+//! Taking a table up again after any end, a kill between two stores included.
+//!
+//! Exclusive, one store at a time, repeatable: a kill of the recovery is recovered from in the same way.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use sidestep_core::layout::bucket::{SUBTABLE_BLOCKS, SUBTABLE_SLOTS, SlotWord};
+use sidestep_core::layout::directory::DirectoryWord;
+use sidestep_core::layout::item::{Header, Link, LinkState};
+use sidestep_core::layout::root::{self, IntentWord};
+use sidestep_core::limits::{BLOCK_BYTES, BLOCK_WORDS, MAX_DEPTH};
+use sidestep_core::location::Location;
+use sidestep_core::memory::{Memory, MemoryMut};
+
+use super::create::random_word;
+use super::space::directory_blocks;
+use super::{Store, StoreError, StoreOptions};
+
+/// What a recovery found and did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Items kept.
+    pub keys: u64,
+    /// Subtables, those of old directories included.
+    pub subtables: u64,
+    /// Splits that were finished.
+    pub splits_finished: u64,
+    /// Updates that were finished.
+    pub updates_finished: u64,
+    /// Slots of inserts and deletes that had not come to an end.
+    pub slots_emptied: u64,
+}
+
+/// Sizes and identity of a table, from its root.
+pub(super) struct Root {
+    pub(super) table_id: u64,
+    pub(super) segment_bytes: u64,
+    pub(super) memory_bytes: u64,
+}
+
+/// Reads and checks the root of a memory.
+pub(super) fn read_root(memory: &impl Memory) -> Result<Root, StoreError> {
+    if memory.words() * 8 < root::ROOT_BYTES {
+        return Err(StoreError::Damaged(format!(
+            "expected at least {} bytes, found {}",
+            root::ROOT_BYTES,
+            memory.words() * 8
+        )));
+    }
+    for (word, expected) in [(root::MAGIC_WORD, root::MAGIC), (root::FORMAT_WORD, root::FORMAT_VERSION)] {
+        let found = memory.load(word);
+        if found != expected {
+            return Err(StoreError::NotATable { word, expected, found });
+        }
+    }
+    let found = Root {
+        table_id: memory.load(root::TABLE_ID_WORD),
+        segment_bytes: memory.load(root::SEGMENT_BYTES_WORD),
+        memory_bytes: memory.load(root::MEMORY_BYTES_WORD),
+    };
+    let whole = found.segment_bytes.is_power_of_two()
+        && found.segment_bytes >= root::ROOT_BYTES
+        && found.memory_bytes.is_multiple_of(found.segment_bytes)
+        && found.memory_bytes / found.segment_bytes <= root::MAX_SEGMENTS;
+    if !whole || found.memory_bytes > memory.words() * 8 {
+        return Err(StoreError::Damaged(format!(
+            "the root speaks of {} bytes in segments of {}, the memory has {}",
+            found.memory_bytes,
+            found.segment_bytes,
+            memory.words() * 8
+        )));
+    }
+    Ok(found)
+}
+
+/// Every directory that the root names, checked to lie in the space: `(depth, first block)`.
+pub(super) fn directories(memory: &impl Memory, blocks: u64) -> Result<Vec<(u8, u64)>, StoreError> {
+    let mut all = Vec::new();
+    for depth in 0..=MAX_DEPTH {
+        let word = DirectoryWord(memory.load(root::DIRECTORIES_WORD + u64::from(depth)));
+        if word.0 == 0 {
+            continue;
+        }
+        let end = word.address().saturating_add(directory_blocks(depth));
+        if word.depth() != depth || word.address() < root::ROOT_BLOCKS || end > blocks {
+            return Err(StoreError::Damaged(format!("directory word {depth} of the root is {word:?}")));
+        }
+        all.push((depth, word.address()));
+    }
+    let current = DirectoryWord(memory.load(root::CURRENT_DIRECTORY_WORD));
+    if !all.contains(&(current.depth(), current.address())) {
+        return Err(StoreError::Damaged(format!("the current directory, {current:?}, is not in the root's list")));
+    }
+    Ok(all)
+}
+
+/// Every subtable that some directory or intent names.
+pub(super) fn subtables(
+    memory: &impl Memory,
+    blocks: u64,
+    directories: &[(u8, u64)],
+) -> Result<BTreeSet<u64>, StoreError> {
+    let mut all = BTreeSet::new();
+    let mut add = |address: u64, whose: &str| {
+        let fits = address >= root::ROOT_BLOCKS && address.saturating_add(SUBTABLE_BLOCKS) <= blocks;
+        if !fits || !address.is_multiple_of(SUBTABLE_BLOCKS) {
+            return Err(StoreError::Damaged(format!("{whose} names a subtable at block {address:#x}")));
+        }
+        all.insert(address);
+        Ok(())
+    };
+    for &(depth, directory) in directories {
+        for index in 0..1u64 << depth {
+            let entry = DirectoryWord(memory.load(directory * BLOCK_WORDS + index));
+            if entry.depth() > MAX_DEPTH {
+                return Err(StoreError::Damaged(format!("a directory entry is {entry:?}")));
+            }
+            add(entry.address(), "a directory")?;
+        }
+    }
+    for intent in 0..root::INTENTS {
+        let intent = IntentWord(memory.load(root::INTENTS_WORD + intent));
+        if !intent.is_none() {
+            add(intent.old(), "a split intent")?;
+            add(intent.new_sibling(), "a split intent")?;
+        }
+    }
+    Ok(all)
+}
+
+impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
+    /// Takes up the table in `memory`, to which nobody else may write. Cost: every header and every key once.
+    pub fn recover(memory: M, options: &StoreOptions) -> Result<(Arc<Self>, RecoveryReport), StoreError> {
+        let root = read_root(&memory)?;
+        let blocks = root.memory_bytes / BLOCK_BYTES as u64;
+        let directories = directories(&memory, blocks)?;
+        let subtables = subtables(&memory, blocks, &directories)?;
+        let ceiling = memory.load(root::VERSION_CEILING_WORD);
+        let boot_id = random_word()?;
+        let store =
+            Self::assemble(memory, root.table_id, boot_id, root.memory_bytes, root.segment_bytes, options, ceiling);
+        store.memory.store(root::BOOT_ID_WORD, boot_id);
+        let mut report = RecoveryReport { subtables: subtables.len() as u64, ..RecoveryReport::default() };
+        store.finish_splits(&mut report)?;
+        let mut items = Vec::new();
+        for &subtable in &subtables {
+            store.settle_subtable(subtable, &mut items, &mut report)?;
+        }
+        store.rebuild_space(&directories, &subtables, &items)?;
+        report.keys = items.len() as u64;
+        store.keys.store(report.keys, Ordering::Relaxed);
+        store.subtables.store(report.subtables, Ordering::Relaxed);
+        Ok((Arc::new(store), report))
+    }
+
+    /// Steps 4 to 6 of every split that has an intent. It never needs to double: that came before the intent.
+    fn finish_splits(&self, report: &mut RecoveryReport) -> Result<(), StoreError> {
+        for word in root::INTENTS_WORD..root::INTENTS_WORD + root::INTENTS {
+            let intent = IntentWord(self.memory.load(word));
+            if intent.is_none() {
+                continue;
+            }
+            let depth = intent.depth();
+            let current = DirectoryWord(self.memory.load(root::CURRENT_DIRECTORY_WORD));
+            if depth == 0 || depth > current.depth() {
+                return Err(StoreError::Damaged(format!("split intent {intent:?} in a directory of {current:?}")));
+            }
+            let first = current.address() * BLOCK_WORDS;
+            let index = (0..1u64 << current.depth())
+                .find(|index| DirectoryWord(self.memory.load(first + index)).address() == intent.old())
+                .ok_or_else(|| StoreError::Damaged(format!("no entry leads to the subtable of {intent:?}")))?;
+            self.publish_entries(intent.old(), intent.new_sibling(), depth - 1, current, index);
+            for slot in 0..SUBTABLE_SLOTS as u64 {
+                // The sibling is as it was made: nothing was inserted into it while the intent stood.
+                let moved = !SlotWord(self.memory.load(intent.new_sibling() * BLOCK_WORDS + slot)).is_empty();
+                let at = intent.old() * BLOCK_WORDS + slot;
+                let kept = SlotWord(self.memory.load(at)).at_depth(depth);
+                self.memory.store(at, if moved { SlotWord::empty(depth).0 } else { kept.0 });
+            }
+            self.memory.store(word, 0);
+            report.splits_finished += 1;
+        }
+        Ok(())
+    }
+
+    /// Brings every slot to a settled item or to emptiness.
+    fn settle_subtable(
+        &self,
+        subtable: u64,
+        items: &mut Vec<(u64, u64)>,
+        report: &mut RecoveryReport,
+    ) -> Result<(), StoreError> {
+        for slot in 0..SUBTABLE_SLOTS as u64 {
+            let at = subtable * BLOCK_WORDS + slot;
+            let word = SlotWord(self.memory.load(at));
+            if word.is_empty() {
+                continue;
+            }
+            let header = self.checked_header(word.location())?;
+            let (location, header) = match header.link.state() {
+                LinkState::Current => (word.location(), header),
+                LinkState::Forward => {
+                    let successor = header.link.successor();
+                    let next = self.checked_header(successor)?;
+                    if next.link.state() == LinkState::Pending {
+                        self.memory.store(successor.word(), Link::bound(LinkState::Current, next.checksum).0);
+                    }
+                    self.memory.store(at, SlotWord::new(word.depth(), word.fingerprint(), successor).0);
+                    report.updates_finished += 1;
+                    (successor, next)
+                }
+                LinkState::Dead | LinkState::Pending => {
+                    self.memory.store(at, SlotWord::empty(word.depth()).0);
+                    report.slots_emptied += 1;
+                    continue;
+                }
+            };
+            items.push((location.address(), header.blocks()));
+        }
+        Ok(())
+    }
+
+    fn checked_header(&self, location: Location) -> Result<Header, StoreError> {
+        let blocks = self.memory_bytes / BLOCK_BYTES as u64;
+        let damaged = |what: &str| StoreError::Damaged(format!("a slot names {location:?}: {what}"));
+        if location.address() < root::ROOT_BLOCKS || location.address() >= blocks {
+            return Err(damaged("outside the space"));
+        }
+        let header = self.header(location);
+        let size = header.blocks().min(Location::LONG);
+        if !header.is_plausible() || size != location.size() || location.address() + header.blocks() > blocks {
+            return Err(damaged("the item there has other lengths"));
+        }
+        if !header.link.is_about(header.checksum) {
+            return Err(damaged("the item's link is about another body"));
+        }
+        Ok(header)
+    }
+
+    /// What no slot names is free.
+    fn rebuild_space(
+        &self,
+        directories: &[(u8, u64)],
+        subtables: &BTreeSet<u64>,
+        items: &[(u64, u64)],
+    ) -> Result<(), StoreError> {
+        let ends = directories.iter().map(|&(depth, address)| address + directory_blocks(depth));
+        let ends = ends.chain(subtables.iter().map(|address| address + SUBTABLE_BLOCKS));
+        let ends = ends.chain(items.iter().map(|&(address, blocks)| address + super::classes::extent_blocks(blocks)));
+        let used = ends.max().unwrap_or(0).max(root::ROOT_BLOCKS);
+        let mut space = self.space.lock();
+        while space.growth.usable_blocks() < used {
+            let bytes = self.segment_bytes;
+            let grown = space.growth.grow(&self.memory).map_err(|source| StoreError::Allocate { bytes, source })?;
+            let Some((start, length)) = grown else {
+                return Err(StoreError::Damaged(format!("something ends at block {used:#x}, past the space")));
+            };
+            space.extents.add(start, length);
+        }
+        let overlap = |what: &str, address: u64| StoreError::Damaged(format!("{what} at block {address:#x} overlaps"));
+        if !space.extents.take_for_ever_at(0, root::ROOT_BLOCKS) {
+            return Err(overlap("the root", 0));
+        }
+        for &(depth, address) in directories {
+            if !space.extents.take_for_ever_at(address, directory_blocks(depth)) {
+                return Err(overlap("a directory", address));
+            }
+        }
+        for &address in subtables {
+            if !space.extents.take_for_ever_at(address, SUBTABLE_BLOCKS) {
+                return Err(overlap("a subtable", address));
+            }
+        }
+        for &(address, blocks) in items {
+            if !space.extents.take_at(address, blocks) {
+                return Err(overlap("an item", address));
+            }
+        }
+        Ok(())
+    }
+}

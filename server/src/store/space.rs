@@ -1,0 +1,144 @@
+//! Memory as it is taken into use: a segment at a time in the segment table, its pages in steps.
+
+use sidestep_core::layout::bucket::{SUBTABLE_BLOCKS, SUBTABLE_BYTES};
+use sidestep_core::layout::root::{self, SegmentWord};
+use sidestep_core::limits::{BLOCK_BYTES, BLOCK_WORDS};
+use sidestep_core::memory::MemoryMut;
+
+use super::classes::SLAB_BLOCKS;
+use super::{Store, WriteError};
+
+/// Pages are allocated this many blocks at a time, 16 MiB, or a segment where that is smaller.
+const STEP_BLOCKS: u64 = (16 << 20) / BLOCK_BYTES as u64;
+
+/// How far the space is in use.
+#[derive(Debug)]
+pub(crate) struct Growth {
+    frontier: u64,
+    blocks: u64,
+    segment_blocks: u64,
+    /// Subtables that were taken together and not used yet: next and end.
+    subtables: (u64, u64),
+}
+
+impl Growth {
+    pub(crate) fn new(blocks: u64, segment_blocks: u64) -> Self {
+        Self { frontier: 0, blocks, segment_blocks, subtables: (0, 0) }
+    }
+
+    pub(crate) fn usable_blocks(&self) -> u64 {
+        self.frontier
+    }
+
+    /// The next step: first block and length; none at the end of the space.
+    fn next_step(&self) -> Option<(u64, u64)> {
+        let length = STEP_BLOCKS.min(self.segment_blocks);
+        (self.frontier + length <= self.blocks).then_some((self.frontier, length))
+    }
+
+    /// Takes the next step into use: pages first, then the segment table, then it may be written to.
+    pub(crate) fn grow(&mut self, memory: &impl MemoryMut) -> std::io::Result<Option<(u64, u64)>> {
+        let Some((start, length)) = self.next_step() else { return Ok(None) };
+        memory.allocate(start * BLOCK_WORDS, length * BLOCK_BYTES as u64)?;
+        if start.is_multiple_of(self.segment_blocks) {
+            let word = root::SEGMENTS_WORD + 2 * (start / self.segment_blocks);
+            memory.store(word + 1, SegmentWord::in_use(0).0);
+        }
+        self.frontier = start + length;
+        Ok(Some((start, length)))
+    }
+}
+
+impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
+    /// Runs `take` until it has something, growing the space, and waiting for deferred frees before giving up.
+    fn take_with<T>(&self, what: u64, mut take: impl FnMut(&mut super::Space) -> Option<T>) -> Result<T, WriteError> {
+        let mut last_error = None;
+        for patience in 0..RECLAIM_ROUNDS {
+            let mut space = self.space.lock();
+            loop {
+                if let Some(taken) = take(&mut space) {
+                    return Ok(taken);
+                }
+                match space.growth.grow(&self.memory) {
+                    Ok(Some((start, length))) => space.extents.add(start, length),
+                    Ok(None) => break,
+                    Err(error) => {
+                        last_error = Some(error);
+                        break;
+                    }
+                }
+            }
+            if space.extents.give_empty_slabs()
+                && let Some(taken) = take(&mut space)
+            {
+                return Ok(taken);
+            }
+            drop(space);
+            reclaim(patience);
+        }
+        self.counters.refused_full.add_one();
+        let detail = last_error.map_or_else(
+            || format!("all {} bytes are in use", self.memory_bytes),
+            |error| format!("the storage behind the table refuses to grow: {error}"),
+        );
+        Err(WriteError::Full(format!("no room for {} bytes: {detail}", what * BLOCK_BYTES as u64)))
+    }
+
+    /// An extent for an item of `blocks` blocks.
+    pub(crate) fn take_extent(&self, blocks: u64) -> Result<u64, WriteError> {
+        self.take_with(blocks, |space| space.extents.take(blocks))
+    }
+
+    /// Frees an extent that was never published: no reader can be on it.
+    pub(crate) fn give_extent(&self, address: u64, blocks: u64) {
+        self.space.lock().extents.give(address, blocks);
+    }
+
+    /// Frees an extent when the server's own readers have left it. Remote readers need no such care.
+    pub(crate) fn retire(&self, address: u64, blocks: u64) {
+        let space = self.space.clone();
+        crossbeam_epoch::pin().defer(move || space.lock().extents.give(address, blocks));
+    }
+
+    /// Memory for a subtable. Never given back, so a stale directory always leads to one.
+    pub(crate) fn take_subtable(&self) -> Result<u64, WriteError> {
+        self.take_with(SUBTABLE_BLOCKS, |space| {
+            if space.growth.subtables.0 == space.growth.subtables.1 {
+                let (start, blocks) = match space.extents.take_for_ever(SLAB_BLOCKS, SLAB_BLOCKS) {
+                    Some(start) => (start, SLAB_BLOCKS),
+                    None => (space.extents.take_for_ever(SUBTABLE_BLOCKS, SUBTABLE_BLOCKS)?, SUBTABLE_BLOCKS),
+                };
+                space.growth.subtables = (start, start + blocks);
+            }
+            let subtable = space.growth.subtables.0;
+            space.growth.subtables.0 += SUBTABLE_BLOCKS;
+            Some(subtable)
+        })
+    }
+
+    /// Memory for a directory of this depth. Never given back.
+    pub(crate) fn take_directory(&self, depth: u8) -> Result<u64, WriteError> {
+        let blocks = directory_blocks(depth);
+        self.take_with(blocks, |space| space.extents.take_for_ever(blocks, SUBTABLE_BLOCKS))
+    }
+}
+
+/// Blocks that a directory of this depth takes: whole pages.
+pub(crate) fn directory_blocks(depth: u8) -> u64 {
+    (8u64 << depth).next_multiple_of(SUBTABLE_BYTES as u64) / BLOCK_BYTES as u64
+}
+
+/// Attempts to have deferred frees done before a write is refused.
+const RECLAIM_ROUNDS: u32 = 64;
+
+/// Pushes the epoch on. A worker that is inside a wake-up holds it back for that long: yield to it.
+fn reclaim(patience: u32) {
+    for _ in 0..4 {
+        crossbeam_epoch::pin().flush();
+    }
+    if patience > 8 {
+        std::thread::sleep(std::time::Duration::from_micros(50));
+    } else {
+        std::thread::yield_now();
+    }
+}
