@@ -11,10 +11,9 @@ use sidestep_core::limits::{BLOCK_BYTES, BLOCK_WORDS, MAX_KEY_BYTES};
 use sidestep_core::memory::MemoryMut;
 
 use super::counters::Counters;
-use super::extents::Extents;
 use super::locks::Locks;
-use super::space::Growth;
-use super::{Space, Store, StoreError, StoreOptions};
+use super::space::{Growth, Space};
+use super::{Store, StoreError, StoreOptions};
 
 /// Smallest segment: root, one slab of subtables, a directory and some items.
 const MIN_SEGMENT_BYTES: u64 = 256 << 10;
@@ -101,10 +100,8 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             locks: Locks::new(blocks, floor),
             directory: Mutex::new(()),
             intents: Mutex::new(u64::MAX),
-            space: Arc::new(Mutex::new(Space {
-                extents: Extents::new(segment_blocks),
-                growth: Growth::new(blocks, segment_blocks),
-            })),
+            growth: Mutex::new(Growth::new(blocks, segment_blocks)),
+            space: Arc::new(Mutex::new(Space::new(segment_blocks))),
             subtables: AtomicU64::new(1),
             keys: AtomicU64::new(0),
             counters: Counters::default(),
@@ -113,13 +110,12 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
 
     /// Takes the first step of segment 0 into use and the root out of it.
     fn take_root(&self) -> Result<(), StoreError> {
-        let mut space = self.space.lock();
         let bytes = self.segment_bytes;
-        let grown = space.growth.grow(&self.memory).map_err(|source| StoreError::Allocate { bytes, source })?;
+        let grown = self.growth.lock().grow(&self.memory).map_err(|source| StoreError::Allocate { bytes, source })?;
         let Some((start, length)) = grown else {
             return Err(StoreError::Damaged("no room for the first segment".into()));
         };
-        space.extents.add(start + root::ROOT_BLOCKS, length - root::ROOT_BLOCKS);
+        self.space.lock().extents.add(start + root::ROOT_BLOCKS, length - root::ROOT_BLOCKS);
         Ok(())
     }
 }

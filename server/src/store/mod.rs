@@ -37,9 +37,8 @@ pub use recover::RecoveryReport;
 pub use reserve::Reservation;
 
 use counters::Counters;
-use extents::Extents;
 use locks::{FloorGuard, Locks};
-use space::Growth;
+use space::{Growth, Space};
 
 /// How a table is laid out and what it takes.
 #[derive(Clone, Debug)]
@@ -57,13 +56,6 @@ impl Default for StoreOptions {
     }
 }
 
-/// Extents and the frontier up to which memory is usable, under one lock.
-#[derive(Debug)]
-struct Space {
-    extents: Extents,
-    growth: Growth,
-}
-
 /// A table and everything its owner knows beside it.
 #[derive(Debug)]
 pub struct Store<M> {
@@ -78,6 +70,7 @@ pub struct Store<M> {
     directory: Mutex<()>,
     /// Free intent words of the root, as bits.
     intents: Mutex<u64>,
+    growth: Mutex<Growth>,
     space: Arc<Mutex<Space>>,
     subtables: AtomicU64,
     keys: AtomicU64,
@@ -168,9 +161,10 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
     /// Counters by name, in a stable order.
     pub fn stats(&self) -> Vec<(String, u64)> {
         let current = DirectoryWord(self.memory.load(root::CURRENT_DIRECTORY_WORD));
-        let (counts, free_blocks, usable_blocks) = {
+        let usable_blocks = self.growth.lock().usable_blocks();
+        let (counts, free_blocks) = {
             let space = self.space.lock();
-            (space.extents.counts(), space.extents.free_blocks(), space.growth.usable_blocks())
+            (space.extents.counts(), space.extents.free_blocks())
         };
         let blocks = |blocks: u64| blocks * sidestep_core::limits::BLOCK_BYTES as u64;
         let mut stats: Vec<(String, u64)> = [

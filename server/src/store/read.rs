@@ -15,7 +15,8 @@ use sidestep_core::limits::BLOCK_WORDS;
 use sidestep_core::location::Location;
 use sidestep_core::memory::MemoryMut;
 
-use super::{Space, Store};
+use super::Store;
+use super::space::Space;
 
 /// How a GET ended.
 #[derive(Debug)]

@@ -250,10 +250,11 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         let ends = ends.chain(subtables.iter().map(|address| address + SUBTABLE_BLOCKS));
         let ends = ends.chain(items.iter().map(|&(address, blocks)| address + super::classes::extent_blocks(blocks)));
         let used = ends.max().unwrap_or(0).max(root::ROOT_BLOCKS);
+        let mut growth = self.growth.lock();
         let mut space = self.space.lock();
-        while space.growth.usable_blocks() < used {
+        while growth.usable_blocks() < used {
             let bytes = self.segment_bytes;
-            let grown = space.growth.grow(&self.memory).map_err(|source| StoreError::Allocate { bytes, source })?;
+            let grown = growth.grow(&self.memory).map_err(|source| StoreError::Allocate { bytes, source })?;
             let Some((start, length)) = grown else {
                 return Err(StoreError::Damaged(format!("something ends at block {used:#x}, past the space")));
             };

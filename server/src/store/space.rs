@@ -6,39 +6,36 @@ use sidestep_core::limits::{BLOCK_BYTES, BLOCK_WORDS};
 use sidestep_core::memory::MemoryMut;
 
 use super::classes::SLAB_BLOCKS;
+use super::extents::Extents;
 use super::{Store, WriteError};
 
 /// Pages are allocated this many blocks at a time, 16 MiB, or a segment where that is smaller.
 const STEP_BLOCKS: u64 = (16 << 20) / BLOCK_BYTES as u64;
 
-/// How far the space is in use.
+/// How far the space is in use. Its lock is taken before that of the extents, never after.
 #[derive(Debug)]
 pub(crate) struct Growth {
     frontier: u64,
     blocks: u64,
     segment_blocks: u64,
-    /// Subtables that were taken together and not used yet: next and end.
-    subtables: (u64, u64),
 }
 
 impl Growth {
     pub(crate) fn new(blocks: u64, segment_blocks: u64) -> Self {
-        Self { frontier: 0, blocks, segment_blocks, subtables: (0, 0) }
+        Self { frontier: 0, blocks, segment_blocks }
     }
 
     pub(crate) fn usable_blocks(&self) -> u64 {
         self.frontier
     }
 
-    /// The next step: first block and length; none at the end of the space.
-    fn next_step(&self) -> Option<(u64, u64)> {
-        let length = STEP_BLOCKS.min(self.segment_blocks);
-        (self.frontier + length <= self.blocks).then_some((self.frontier, length))
-    }
-
     /// Takes the next step into use: pages first, then the segment table, then it may be written to.
+    /// None at the end of the space. Some milliseconds for 16 MiB.
     pub(crate) fn grow(&mut self, memory: &impl MemoryMut) -> std::io::Result<Option<(u64, u64)>> {
-        let Some((start, length)) = self.next_step() else { return Ok(None) };
+        let (start, length) = (self.frontier, STEP_BLOCKS.min(self.segment_blocks));
+        if start + length > self.blocks {
+            return Ok(None);
+        }
         memory.allocate(start * BLOCK_WORDS, length * BLOCK_BYTES as u64)?;
         if start.is_multiple_of(self.segment_blocks) {
             let word = root::SEGMENTS_WORD + 2 * (start / self.segment_blocks);
@@ -49,18 +46,48 @@ impl Growth {
     }
 }
 
+/// Extents, and the subtables that were taken together and are not used yet.
+#[derive(Debug)]
+pub(crate) struct Space {
+    pub(crate) extents: Extents,
+    next_subtable: u64,
+    end_of_subtables: u64,
+}
+
+impl Space {
+    pub(crate) fn new(segment_blocks: u64) -> Self {
+        Self { extents: Extents::new(segment_blocks), next_subtable: 0, end_of_subtables: 0 }
+    }
+
+    fn take_subtable(&mut self) -> Option<u64> {
+        if self.next_subtable == self.end_of_subtables {
+            let (start, blocks) = match self.extents.take_for_ever(SLAB_BLOCKS, SLAB_BLOCKS) {
+                Some(start) => (start, SLAB_BLOCKS),
+                None => (self.extents.take_for_ever(SUBTABLE_BLOCKS, SUBTABLE_BLOCKS)?, SUBTABLE_BLOCKS),
+            };
+            (self.next_subtable, self.end_of_subtables) = (start, start + blocks);
+        }
+        self.next_subtable += SUBTABLE_BLOCKS;
+        Some(self.next_subtable - SUBTABLE_BLOCKS)
+    }
+}
+
 impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
     /// Runs `take` until it has something, growing the space, and waiting for deferred frees before giving up.
-    fn take_with<T>(&self, what: u64, mut take: impl FnMut(&mut super::Space) -> Option<T>) -> Result<T, WriteError> {
+    fn take_with<T>(&self, blocks: u64, mut take: impl FnMut(&mut Space) -> Option<T>) -> Result<T, WriteError> {
+        if let Some(taken) = take(&mut self.space.lock()) {
+            return Ok(taken);
+        }
         let mut last_error = None;
         for patience in 0..RECLAIM_ROUNDS {
-            let mut space = self.space.lock();
             loop {
-                if let Some(taken) = take(&mut space) {
+                let mut growth = self.growth.lock();
+                // Someone else may have grown it while this thread waited for the lock.
+                if let Some(taken) = take(&mut self.space.lock()) {
                     return Ok(taken);
                 }
-                match space.growth.grow(&self.memory) {
-                    Ok(Some((start, length))) => space.extents.add(start, length),
+                match growth.grow(&self.memory) {
+                    Ok(Some((start, length))) => self.space.lock().extents.add(start, length),
                     Ok(None) => break,
                     Err(error) => {
                         last_error = Some(error);
@@ -68,12 +95,14 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
                     }
                 }
             }
-            if space.extents.give_empty_slabs()
-                && let Some(taken) = take(&mut space)
             {
-                return Ok(taken);
+                let mut space = self.space.lock();
+                if space.extents.give_empty_slabs()
+                    && let Some(taken) = take(&mut space)
+                {
+                    return Ok(taken);
+                }
             }
-            drop(space);
             reclaim(patience);
         }
         self.counters.refused_full.add_one();
@@ -81,7 +110,23 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             || format!("all {} bytes are in use", self.memory_bytes),
             |error| format!("the storage behind the table refuses to grow: {error}"),
         );
-        Err(WriteError::Full(format!("no room for {} bytes: {detail}", what * BLOCK_BYTES as u64)))
+        Err(WriteError::Full(format!("no room for {} bytes: {detail}", blocks * BLOCK_BYTES as u64)))
+    }
+
+    /// Takes the next step into use before writers need it, so that they do not wait for its pages.
+    /// True if it did. For a thread that calls it now and then; errors are left to the writer that meets them.
+    pub fn grow_ahead(&self) -> bool {
+        let blocks = STEP_BLOCKS.min(self.segment_bytes / BLOCK_BYTES as u64);
+        if self.space.lock().extents.free_blocks() >= blocks {
+            return false;
+        }
+        match self.growth.lock().grow(&self.memory) {
+            Ok(Some((start, length))) => {
+                self.space.lock().extents.add(start, length);
+                true
+            }
+            Ok(None) | Err(_) => false,
+        }
     }
 
     /// An extent for an item of `blocks` blocks.
@@ -102,18 +147,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
 
     /// Memory for a subtable. Never given back, so a stale directory always leads to one.
     pub(crate) fn take_subtable(&self) -> Result<u64, WriteError> {
-        self.take_with(SUBTABLE_BLOCKS, |space| {
-            if space.growth.subtables.0 == space.growth.subtables.1 {
-                let (start, blocks) = match space.extents.take_for_ever(SLAB_BLOCKS, SLAB_BLOCKS) {
-                    Some(start) => (start, SLAB_BLOCKS),
-                    None => (space.extents.take_for_ever(SUBTABLE_BLOCKS, SUBTABLE_BLOCKS)?, SUBTABLE_BLOCKS),
-                };
-                space.growth.subtables = (start, start + blocks);
-            }
-            let subtable = space.growth.subtables.0;
-            space.growth.subtables.0 += SUBTABLE_BLOCKS;
-            Some(subtable)
-        })
+        self.take_with(SUBTABLE_BLOCKS, Space::take_subtable)
     }
 
     /// Memory for a directory of this depth. Never given back.
