@@ -58,7 +58,8 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         let bytes = memory.words() * 8;
         let segment_bytes = segment_bytes(bytes, options)?;
         let memory_bytes = bytes / segment_bytes * segment_bytes;
-        let store = Self::assemble(memory, random_word()?, random_word()?, memory_bytes, segment_bytes, options, 0);
+        let table_id = options.table_id.map_or_else(random_word, Ok)?;
+        let store = Self::assemble(memory, table_id, random_word()?, memory_bytes, segment_bytes, options, 0);
         store.take_root()?;
         let memory = &store.memory;
         memory.store(root::FORMAT_WORD, root::FORMAT_VERSION);
@@ -97,6 +98,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             memory_bytes,
             segment_bytes,
             max_value_bytes: max_value_bytes(segment_bytes, options.max_value_bytes),
+            reuse_at_once: options.reuse_at_once,
             locks: Locks::new(blocks, floor),
             directory: Mutex::new(()),
             intents: Mutex::new(u64::MAX),

@@ -48,11 +48,16 @@ pub struct StoreOptions {
     pub segment_bytes: Option<u64>,
     /// Largest value in bytes; clamped to what a segment holds.
     pub max_value_bytes: u32,
+    /// For tests only: the id of a new table, so that its hashes are known beforehand. None = random.
+    pub table_id: Option<u64>,
+    /// For tests only: extents are reused without waiting for the server's own readers, of which there must
+    /// then be none. Remote readers must bear it.
+    pub reuse_at_once: bool,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { segment_bytes: None, max_value_bytes: DEFAULT_MAX_VALUE_BYTES }
+        Self { segment_bytes: None, max_value_bytes: DEFAULT_MAX_VALUE_BYTES, table_id: None, reuse_at_once: false }
     }
 }
 
@@ -65,6 +70,7 @@ pub struct Store<M> {
     memory_bytes: u64,
     segment_bytes: u64,
     max_value_bytes: u32,
+    reuse_at_once: bool,
     locks: Locks,
     /// The one table-wide lock: doubling, and publishing directory entries.
     directory: Mutex<()>,

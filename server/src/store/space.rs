@@ -141,6 +141,9 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
 
     /// Frees an extent when the server's own readers have left it. Remote readers need no such care.
     pub(crate) fn retire(&self, address: u64, blocks: u64) {
+        if self.reuse_at_once {
+            return self.give_extent(address, blocks);
+        }
         let space = self.space.clone();
         crossbeam_epoch::pin().defer(move || space.lock().extents.give(address, blocks));
     }

@@ -1,0 +1,3 @@
+//! Helpers of the tests across crates.
+
+pub mod simulation;

@@ -1,0 +1,163 @@
+//! What was written to a key, when, and which of it a read may return.
+//!
+//! With one writer the writes of a key are in order, and a history is linearizable exactly if each read
+//! returns a write that had begun by the read's end, was not replaced before the read's start, and is not
+//! older than what a read that ended before returned.
+
+use std::collections::BTreeMap;
+
+/// A value, or none after a delete.
+pub(crate) type State = Option<Vec<u8>>;
+
+#[derive(Clone, Debug)]
+struct Write {
+    end: Option<u64>,
+    state: State,
+}
+
+/// The writes to one key.
+#[derive(Debug)]
+struct KeyHistory {
+    writes: Vec<Write>,
+    newest_returned: usize,
+    last_version: u64,
+}
+
+/// The writes to all keys.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    keys: BTreeMap<usize, KeyHistory>,
+}
+
+impl History {
+    fn key(&mut self, key: usize) -> &mut KeyHistory {
+        self.keys.entry(key).or_insert_with(|| KeyHistory {
+            writes: vec![Write { end: Some(0), state: None }],
+            newest_returned: 0,
+            last_version: 0,
+        })
+    }
+
+    /// A write begins: a reader may return it from now on.
+    pub(crate) fn begin(&mut self, key: usize, state: State) {
+        self.key(key).writes.push(Write { end: None, state });
+    }
+
+    /// The write that was begun last is acknowledged: what it replaced may not be returned any more by reads that begin later.
+    pub(crate) fn end(&mut self, key: usize, now: u64) {
+        if let Some(write) = self.key(key).writes.last_mut() {
+            write.end = Some(now);
+        }
+    }
+
+    /// The write that was begun last was refused.
+    pub(crate) fn undo(&mut self, key: usize) -> Result<(), String> {
+        let history = self.key(key);
+        history.writes.pop();
+        if history.newest_returned >= history.writes.len() {
+            return Err(format!("key {key}: a read returned a write that was never done"));
+        }
+        Ok(())
+    }
+
+    /// The newest state, the one of a write under way included.
+    pub(crate) fn newest(&mut self, key: usize) -> State {
+        self.key(key).writes.last().and_then(|write| write.state.clone())
+    }
+
+    /// Whether a key was ever written and its newest state is a value.
+    pub(crate) fn is_present(&mut self, key: usize) -> bool {
+        self.newest(key).is_some()
+    }
+
+    /// A write under way ended in a kill, and this is what a recovered table says of its key.
+    pub(crate) fn settle(&mut self, key: usize, found: &State, now: u64) -> Result<(), String> {
+        let history = self.key(key);
+        let Some(last) = history.writes.last_mut() else { return Ok(()) };
+        if last.end.is_some() {
+            return Ok(());
+        }
+        if last.state == *found {
+            last.end = Some(now);
+            return Ok(());
+        }
+        self.undo(key)?;
+        if self.newest(key) != *found {
+            return Err(format!("key {key}: neither the write that was killed nor the one before it is there"));
+        }
+        Ok(())
+    }
+
+    /// Versions of a key only grow.
+    pub(crate) fn version(&mut self, key: usize, version: u64) -> Result<(), String> {
+        let history = self.key(key);
+        if version <= history.last_version {
+            return Err(format!("key {key}: version {version} after {}", history.last_version));
+        }
+        history.last_version = version;
+        Ok(())
+    }
+
+    /// What a read that begins now must at least return.
+    pub(crate) fn oldest_allowed(&mut self, key: usize) -> usize {
+        self.key(key).newest_returned
+    }
+
+    /// A read that began at `start`, when `oldest` was the oldest write it might return, returned `state`.
+    pub(crate) fn read(&mut self, key: usize, start: u64, oldest: usize, state: &State) -> Result<(), String> {
+        let history = self.key(key);
+        let replaced_before =
+            |index: usize| history.writes.get(index + 1).and_then(|next| next.end).is_some_and(|end| end < start);
+        let returned = (oldest..history.writes.len())
+            .find(|&index| history.writes[index].state == *state && !replaced_before(index));
+        let Some(returned) = returned else {
+            let show = |state: &State| state.as_ref().map(|value| (value.len(), value.first().copied()));
+            return Err(format!(
+                "key {key}: a read that began at {start} returned {:?} (length, first byte); the writes were {:?}",
+                show(state),
+                history.writes.iter().map(|write| (write.end, show(&write.state))).collect::<Vec<_>>()
+            ));
+        };
+        history.newest_returned = history.newest_returned.max(returned);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn history() -> History {
+        let mut history = History::default();
+        history.begin(1, Some(vec![1]));
+        history.end(1, 10);
+        history.begin(1, Some(vec![2]));
+        history
+    }
+
+    #[test]
+    fn a_write_under_way_may_be_seen_or_not() {
+        let mut history = history();
+        history.read(1, 11, 0, &Some(vec![1])).unwrap();
+        history.read(1, 11, 0, &Some(vec![2])).unwrap();
+    }
+
+    #[test]
+    fn broken_histories_are_found() {
+        assert!(history().read(1, 11, 0, &None).is_err(), "stale");
+        assert!(history().read(1, 11, 0, &Some(vec![3])).is_err(), "never written");
+        let mut inverted = history();
+        inverted.read(1, 11, 0, &Some(vec![2])).unwrap();
+        let oldest = inverted.oldest_allowed(1);
+        assert!(inverted.read(1, 12, oldest, &Some(vec![1])).is_err(), "new then old");
+        let mut replaced = history();
+        replaced.end(1, 20);
+        assert!(replaced.read(1, 21, 0, &Some(vec![1])).is_err(), "replaced before");
+        replaced.read(1, 20, 0, &Some(vec![1])).unwrap();
+        assert!(replaced.version(1, 5).and_then(|()| replaced.version(1, 5)).is_err(), "a version twice");
+        let mut undone = history();
+        undone.read(1, 11, 0, &Some(vec![2])).unwrap();
+        assert!(undone.undo(1).is_err(), "returned and then not done");
+        assert!(history().settle(1, &None, 30).is_err(), "an acknowledged write lost");
+    }
+}

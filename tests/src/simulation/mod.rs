@@ -1,0 +1,14 @@
+//! The real store and the real lookup machine under a seed, with readers between any two stores.
+//!
+//! One writer, the server, runs operations on a few crowded keys. Before each of its stores, also before
+//! each word of an item that it writes, readers move on: they are bare lookup machines whose READs are
+//! sampled one word at a time, in any order. They start from stale directory entries and stale locations,
+//! extents are reused at once, the server is killed between two stores and recovers under the readers.
+//! What a reader returns must be explained by the history of its key.
+
+mod history;
+mod memory;
+mod reader;
+mod world;
+
+pub use world::{Outcome, Plan, keys, run};
