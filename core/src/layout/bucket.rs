@@ -83,6 +83,16 @@ impl std::fmt::Debug for SlotWord {
     }
 }
 
+/// The words of a window as it was read.
+#[inline]
+pub fn window_from_bytes(bytes: &[u8; WINDOW_SLOTS * 8]) -> [u64; WINDOW_SLOTS] {
+    let mut window = [0; WINDOW_SLOTS];
+    for (word, bytes) in window.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+    window
+}
+
 /// What one look over a window finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scan {

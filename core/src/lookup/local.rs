@@ -4,7 +4,7 @@
 
 use super::{CachedLocation, Found, Geometry, ItemRead, Lookup, Step, Trace};
 use crate::hash::KeyHash;
-use crate::layout::bucket::WINDOW_SLOTS;
+use crate::layout::bucket::{self, WINDOW_SLOTS};
 use crate::layout::directory::DirectoryWord;
 use crate::layout::item;
 use crate::layout::root::CURRENT_DIRECTORY_WORD;
@@ -177,11 +177,9 @@ impl<M: Memory> LocalReader<M> {
 
 #[inline]
 fn window(memory: &impl Memory, word: u64) -> [u64; WINDOW_SLOTS] {
-    let mut window = [0; WINDOW_SLOTS];
-    for (i, into) in window.iter_mut().enumerate() {
-        *into = memory.load(word + i as u64);
-    }
-    window
+    let mut bytes = [0; WINDOW_SLOTS * 8];
+    memory.read(word, &mut bytes);
+    bucket::window_from_bytes(&bytes)
 }
 
 #[inline]

@@ -159,11 +159,9 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
     }
 
     pub(super) fn window(&self, word: u64) -> [u64; WINDOW_SLOTS] {
-        let mut window = [0; WINDOW_SLOTS];
-        for (i, into) in window.iter_mut().enumerate() {
-            *into = self.memory.load(word + i as u64);
-        }
-        window
+        let mut bytes = [0; WINDOW_SLOTS * 8];
+        self.memory.read(word, &mut bytes);
+        bucket::window_from_bytes(&bytes)
     }
 
     pub(super) fn header(&self, location: Location) -> Header {

@@ -1,0 +1,409 @@
+//! The loops of one thread: calls, batches, windows.
+
+use std::time::{Duration, Instant};
+
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::checks::Checks;
+use super::{MAX_BATCH, Phase, Plan, Tally};
+use crate::error::BenchError;
+use crate::target::{Connection, Reply, TargetError};
+use crate::workload::{Operation, Request, Requests, Stamp, Workload, fill};
+
+/// A start further away than this is slept to, the rest is spun.
+const SPIN: Duration = Duration::from_micros(100);
+
+/// Makes the values that a thread writes: no two alike.
+struct Writer {
+    id: u16,
+    sequence: u64,
+    value: Vec<u8>,
+}
+
+impl Writer {
+    fn next_value(&mut self, record: u64) -> &[u8] {
+        self.sequence += 1;
+        fill(record, Stamp::new(self.id, self.sequence), &mut self.value);
+        &self.value
+    }
+}
+
+/// A request of a window.
+#[derive(Clone, Copy)]
+struct Slot {
+    operation: Operation,
+    record: u64,
+    floor: u64,
+}
+
+/// One connection and its window.
+struct Lane {
+    connection: Box<dyn Connection>,
+    slots: Vec<Slot>,
+    started: Instant,
+    outstanding: usize,
+}
+
+/// Counts and phase of a thread.
+struct Meter<'r> {
+    phase: &'r Phase,
+    measuring: bool,
+    start: Instant,
+    /// Operations after which this thread ends the run.
+    share: u64,
+    tally: Tally,
+}
+
+impl Meter<'_> {
+    /// Whether to go on. Notices the change from warm-up to measuring.
+    #[inline]
+    fn goes_on(&mut self) -> bool {
+        let phase = self.phase.get();
+        if phase == Phase::MEASURED && !self.measuring {
+            self.measuring = true;
+            self.start = Instant::now();
+        }
+        phase != Phase::OVER && self.tally.operations < self.share
+    }
+
+    #[inline]
+    fn count(&mut self, operation: Operation, reply: Reply) {
+        if self.measuring {
+            self.tally.operations += 1;
+            match operation {
+                Operation::Read => self.tally.routes[reply.route as usize] += 1,
+                Operation::Update | Operation::Insert => self.tally.writes += 1,
+                Operation::ReadModifyWrite => {
+                    self.tally.writes += 1;
+                    self.tally.routes[reply.route as usize] += 1;
+                }
+            }
+        }
+    }
+
+    /// Nothing is counted from here on.
+    fn stop(&mut self) {
+        let seconds = self.start.elapsed().as_secs_f64();
+        if self.measuring && seconds > 0.0 {
+            self.tally.rate = self.tally.operations as f64 / seconds;
+        }
+        self.measuring = false;
+    }
+}
+
+/// Times at which an open loop intends its operations.
+struct Arrivals {
+    random: Xoshiro256PlusPlus,
+    mean: Duration,
+    next: Instant,
+}
+
+impl Arrivals {
+    fn wait_for_next(&mut self) -> Instant {
+        let gap = -(1.0 - self.random.random::<f64>()).ln();
+        self.next += self.mean.mul_f64(gap);
+        let left = self.next.saturating_duration_since(Instant::now());
+        if left > SPIN {
+            std::thread::sleep(left - SPIN);
+        }
+        while Instant::now() < self.next {
+            std::hint::spin_loop();
+        }
+        self.next
+    }
+}
+
+/// A thread of a run.
+pub(super) struct Worker<'r> {
+    workload: &'r Workload,
+    plan: &'r Plan,
+    requests: Requests,
+    lanes: Vec<Lane>,
+    /// Of how many operations one is timed.
+    stride: u64,
+    writer: Writer,
+    checks: Checks,
+    meter: Meter<'r>,
+    arrivals: Option<Arrivals>,
+}
+
+impl<'r> Worker<'r> {
+    #[expect(clippy::too_many_arguments, reason = "called once, each a different thing")]
+    pub(super) fn new(
+        store: &str,
+        workload: &'r Workload,
+        plan: &'r Plan,
+        thread: usize,
+        requests: Requests,
+        connections: Vec<Box<dyn Connection>>,
+        stride: u64,
+        phase: &'r Phase,
+    ) -> Self {
+        let start = Instant::now();
+        let lane = |connection| Lane { connection, slots: Vec::new(), started: start, outstanding: 0 };
+        let threads = plan.drive.threads as u64;
+        Self {
+            workload,
+            plan,
+            requests,
+            lanes: connections.into_iter().map(lane).collect(),
+            stride,
+            writer: Writer { id: thread as u16 + 1, sequence: 0, value: vec![0; workload.value_bytes] },
+            checks: Checks::new(store, workload.value_bytes),
+            meter: Meter {
+                phase,
+                measuring: false,
+                start,
+                share: plan.operations.map_or(u64::MAX, |all| all.div_ceil(threads)),
+                tally: Tally::default(),
+            },
+            arrivals: plan.rate.map(|rate| Arrivals {
+                random: Xoshiro256PlusPlus::seed_from_u64(plan.seed.wrapping_add(thread as u64)),
+                mean: Duration::from_secs_f64(threads as f64 / rate),
+                next: start,
+            }),
+        }
+    }
+
+    /// Works until the run is over.
+    pub(super) fn drive(mut self) -> Result<Tally, BenchError> {
+        if let Some(arrivals) = &mut self.arrivals {
+            arrivals.next = Instant::now();
+        }
+        if self.plan.drive.pipelines() {
+            self.windows()?;
+        } else if self.plan.drive.batch > 1 {
+            self.batches()?;
+        } else {
+            self.calls()?;
+        }
+        self.meter.stop();
+        Ok(self.meter.tally)
+    }
+
+    /// One call after the other.
+    fn calls(&mut self) -> Result<(), BenchError> {
+        let Self { requests, lanes, stride, writer, checks, meter, arrivals, .. } = self;
+        let Some(Lane { connection, .. }) = lanes.first_mut() else { return Ok(()) };
+        let mut value = Vec::with_capacity(writer.value.len());
+        let mut until_timed = 0;
+        while meter.goes_on() {
+            let request = requests.next_request();
+            let intended = arrivals.as_mut().map(Arrivals::wait_for_next);
+            if until_timed > 0 {
+                until_timed -= 1;
+                let reply = call(connection.as_mut(), request, writer, checks, &mut value)?;
+                meter.count(request.operation, reply);
+                continue;
+            }
+            until_timed = *stride - 1;
+            let started = Instant::now();
+            let reply = call(connection.as_mut(), request, writer, checks, &mut value)?;
+            let ended = Instant::now();
+            if meter.measuring {
+                meter.tally.time(ended - started);
+                if let Some(intended) = intended {
+                    meter.tally.response.saturating_record((ended - intended).as_nanos() as u64);
+                }
+            }
+            meter.count(request.operation, reply);
+        }
+        Ok(())
+    }
+
+    /// Reads gathered into multi-gets, each timed as a whole; writes one by one in between.
+    fn batches(&mut self) -> Result<(), BenchError> {
+        let Self { requests, lanes, writer, checks, meter, plan, .. } = self;
+        let Some(Lane { connection, .. }) = lanes.first_mut() else { return Ok(()) };
+        let mut value = Vec::with_capacity(writer.value.len());
+        while meter.goes_on() {
+            let mut keys: [&[u8]; MAX_BATCH] = [&[]; MAX_BATCH];
+            let mut reads = [(0, 0); MAX_BATCH];
+            let mut count = 0;
+            for request in requests.next_few(plan.drive.batch) {
+                if request.operation == Operation::Read {
+                    keys[count] = request.key;
+                    reads[count] = (request.record, checks.floor(request.record));
+                    count += 1;
+                    continue;
+                }
+                let started = Instant::now();
+                let reply = call(connection.as_mut(), request, writer, checks, &mut value)?;
+                if meter.measuring {
+                    meter.tally.time(started.elapsed());
+                }
+                meter.count(request.operation, reply);
+            }
+            let started = Instant::now();
+            let (mut handed_over, mut wrong) = (0, None);
+            connection
+                .read_batch(&keys[..count], &mut |index, found| {
+                    let (record, floor) = reads[index];
+                    handed_over += 1;
+                    match checks.read(record, floor, found) {
+                        Ok(reply) => meter.count(Operation::Read, reply),
+                        Err(error) => wrong = Some(error),
+                    }
+                })
+                .map_err(|error| checks.failed("multi-get", reads[0].0, error))?;
+            let took = started.elapsed();
+            if let Some(error) = wrong {
+                return Err(error);
+            }
+            if handed_over != count {
+                return Err(checks.failed("multi-get", reads[0].0, format!("{handed_over} of {count} keys answered")));
+            }
+            if meter.measuring {
+                meter.tally.service.saturating_record_n(took.as_nanos() as u64, count as u64);
+            }
+        }
+        Ok(())
+    }
+
+    /// A window of requests on each connection; in turn, each is awaited as a whole and filled anew.
+    fn windows(&mut self) -> Result<(), BenchError> {
+        let mut lanes = std::mem::take(&mut self.lanes);
+        for lane in &mut lanes {
+            self.submit(lane)?;
+        }
+        while self.meter.goes_on() {
+            for lane in &mut lanes {
+                self.await_all(lane)?;
+                self.write_modified(lane)?;
+                self.submit(lane)?;
+            }
+        }
+        self.meter.stop();
+        lanes.iter_mut().try_for_each(|lane| self.await_all(lane))
+    }
+
+    fn submit(&mut self, lane: &mut Lane) -> Result<(), BenchError> {
+        lane.slots.clear();
+        lane.started = Instant::now();
+        for (tag, request) in self.requests.next_few(self.plan.drive.depth).enumerate() {
+            let Request { operation, record, key } = request;
+            lane.slots.push(Slot { operation, record, floor: self.checks.floor(record) });
+            let submitted = match operation {
+                Operation::Read | Operation::ReadModifyWrite => lane.connection.submit_read(tag, key),
+                Operation::Update | Operation::Insert => {
+                    lane.connection.submit_write(tag, key, self.writer.next_value(record))
+                }
+            };
+            submitted.map_err(|error| self.checks.failed("submit", record, error))?;
+        }
+        lane.outstanding = lane.slots.len();
+        self.hand_out(lane, false)
+    }
+
+    fn await_all(&mut self, lane: &mut Lane) -> Result<(), BenchError> {
+        while lane.outstanding > 0 {
+            self.hand_out(lane, true)?;
+        }
+        Ok(())
+    }
+
+    /// Second half of the read-modify-writes, timed from the start of the first.
+    fn write_modified(&mut self, lane: &mut Lane) -> Result<(), BenchError> {
+        if self.workload.mix.read_modify_write == 0.0 {
+            return Ok(());
+        }
+        lane.slots.retain(|slot| slot.operation == Operation::ReadModifyWrite);
+        let mut key = Vec::new();
+        for (tag, slot) in lane.slots.iter_mut().enumerate() {
+            slot.operation = Operation::Update;
+            key.clear();
+            let _ = self.workload.key_shape().render(slot.record, &mut key);
+            lane.connection
+                .submit_write(tag, &key, self.writer.next_value(slot.record))
+                .map_err(|error| self.checks.failed("submit", slot.record, error))?;
+        }
+        lane.outstanding = lane.slots.len();
+        self.await_all(lane)
+    }
+
+    fn hand_out(&mut self, lane: &mut Lane, wait: bool) -> Result<(), BenchError> {
+        let Self { checks, meter, .. } = self;
+        let Lane { connection, slots, started, outstanding } = lane;
+        let (mut arrived, mut wrong) = (None, None);
+        let result = connection.complete(wait, &mut |completion| {
+            // What is handed out together was received together.
+            let arrived = *arrived.get_or_insert_with(Instant::now);
+            *outstanding = outstanding.saturating_sub(1);
+            let Slot { operation, record, floor } = slots[completion.tag];
+            let checked = completion
+                .outcome
+                .map_err(|error| checks.failed(name(operation), record, error))
+                .and_then(|found| settle(checks, operation, record, floor, found));
+            match checked {
+                // A read-modify-write is counted when its write ends.
+                Ok(_) if operation == Operation::ReadModifyWrite => {}
+                Ok(reply) => {
+                    meter.count(operation, reply);
+                    if meter.measuring {
+                        meter.tally.time(arrived - *started);
+                    }
+                }
+                Err(error) => wrong = Some(error),
+            }
+        });
+        if let Some(error) = wrong {
+            return Err(error);
+        }
+        result
+            .map_err(|error: TargetError| checks.failed("complete", slots.first().map_or(0, |slot| slot.record), error))
+    }
+}
+
+fn name(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Read => "read",
+        Operation::Update => "update",
+        Operation::Insert => "insert",
+        Operation::ReadModifyWrite => "read-modify-write",
+    }
+}
+
+/// Checks the reply to a submitted request.
+fn settle(
+    checks: &mut Checks,
+    operation: Operation,
+    record: u64,
+    floor: u64,
+    found: Option<(&[u8], Reply)>,
+) -> Result<Reply, BenchError> {
+    match operation {
+        Operation::Read | Operation::ReadModifyWrite => checks.read(record, floor, found),
+        Operation::Update | Operation::Insert => {
+            let (_, reply) =
+                found.ok_or_else(|| checks.failed(name(operation), record, "the store did not write it"))?;
+            checks.note(record, reply.version);
+            Ok(reply)
+        }
+    }
+}
+
+#[inline]
+fn call(
+    connection: &mut dyn Connection,
+    request: Request<'_>,
+    writer: &mut Writer,
+    checks: &mut Checks,
+    value: &mut Vec<u8>,
+) -> Result<Reply, BenchError> {
+    let Request { operation, record, key } = request;
+    let mut reply = None;
+    if matches!(operation, Operation::Read | Operation::ReadModifyWrite) {
+        let floor = checks.floor(record);
+        let found = connection.read(key, value).map_err(|error| checks.failed("read", record, error))?;
+        reply = Some(checks.read(record, floor, found.map(|reply| (value.as_slice(), reply)))?);
+    }
+    if operation != Operation::Read {
+        let written = connection
+            .write(key, writer.next_value(record))
+            .map_err(|error| checks.failed(name(operation), record, error))?;
+        checks.note(record, written.version);
+        reply = reply.or(Some(written));
+    }
+    reply.ok_or_else(|| checks.failed(name(operation), record, "nothing was done"))
+}

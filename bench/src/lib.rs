@@ -1,0 +1,11 @@
+//! A YCSB-style bench that answers one question: what does bypassing the server's CPU change, on this machine, for this
+//! workload?
+//!
+//! [`workload`] says what is asked, [`target`] who is asked, [`driver`] asks and measures, [`report`] says what came of
+//! it. Values prove themselves: every read is verified, and one wrong byte fails the run.
+
+pub mod accounting;
+pub mod driver;
+pub mod error;
+pub mod target;
+pub mod workload;

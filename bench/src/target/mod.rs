@@ -1,0 +1,158 @@
+//! The stores that a run can drive, behind one small interface, so that the workload, the verification and the
+//! measuring are the same for all: only the path differs.
+
+mod local;
+mod memcached;
+mod peer;
+mod redis;
+mod sidestep;
+mod wire;
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+pub use local::Local;
+pub use memcached::Memcached;
+pub use peer::{Peer, PeerKind};
+pub use redis::Redis;
+pub use sidestep::{PathReport, ServerAddress, Sidestep, paths_of};
+
+/// Why a store did not do what it was asked.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct TargetError(pub String);
+
+impl TargetError {
+    /// From anything that says what is wrong.
+    pub fn new(reason: impl std::fmt::Display) -> Self {
+        Self(reason.to_string())
+    }
+}
+
+/// Who did the work of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Route {
+    /// A map in this process.
+    Local,
+    /// This process, in the server's memory.
+    Shm,
+    /// The server's CPU, over a socket.
+    Tcp,
+    /// The NIC.
+    Rdma,
+    /// The server's CPU, over a queue pair.
+    RdmaRpc,
+}
+
+impl Route {
+    /// Every route, in the order of their discriminants.
+    pub const ALL: [Self; 5] = [Self::Local, Self::Shm, Self::Tcp, Self::Rdma, Self::RdmaRpc];
+
+    /// What the column "served by" says.
+    #[must_use]
+    pub fn served_by(self) -> &'static str {
+        match self {
+            Self::Local => "this process",
+            Self::Shm => "client CPU",
+            Self::Tcp => "server CPU",
+            Self::Rdma => "client NIC",
+            Self::RdmaRpc => "server CPU (queue pair)",
+        }
+    }
+}
+
+/// What comes back with a value or for a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Version of the item; 0 where the store has none.
+    pub version: u64,
+    /// Who did the work.
+    pub route: Route,
+}
+
+/// The end of a request that was submitted under `tag`.
+#[derive(Debug)]
+pub struct Completion<'a> {
+    /// As submitted.
+    pub tag: usize,
+    /// The value and its reply, none of an absent key; of a write, an empty value.
+    pub outcome: Result<Option<(&'a [u8], Reply)>, TargetError>,
+}
+
+/// Takes a read of a batch: its place, and what was found.
+pub type EachRead<'e> = &'e mut (dyn FnMut(usize, Option<(&[u8], Reply)>) + 'e);
+/// Takes what has ended.
+pub type EachCompletion<'e> = &'e mut (dyn FnMut(Completion<'_>) + 'e);
+
+/// One connection to a store, used by one thread.
+pub trait Connection: Send {
+    /// Reads a value into `value`, whose memory is used again. `None`: absent.
+    ///
+    /// # Errors
+    /// What the store says.
+    fn read(&mut self, key: &[u8], value: &mut Vec<u8>) -> Result<Option<Reply>, TargetError>;
+
+    /// Writes a value.
+    ///
+    /// # Errors
+    /// What the store says.
+    fn write(&mut self, key: &[u8], value: &[u8]) -> Result<Reply, TargetError>;
+
+    /// Reads many keys at once, handing over each with its place in `keys`, in any order.
+    ///
+    /// # Errors
+    /// What the store says; some may have been handed over.
+    fn read_batch(&mut self, keys: &[&[u8]], each: EachRead<'_>) -> Result<(), TargetError>;
+
+    /// Submits a read under `tag`, which must be below the depth that the connection was opened with and free.
+    ///
+    /// # Errors
+    /// What the store says.
+    fn submit_read(&mut self, tag: usize, key: &[u8]) -> Result<(), TargetError>;
+
+    /// Submits a write, as [`Connection::submit_read`].
+    ///
+    /// # Errors
+    /// What the store says.
+    fn submit_write(&mut self, tag: usize, key: &[u8], value: &[u8]) -> Result<(), TargetError>;
+
+    /// Sends what was submitted and hands out what has ended: with `wait`, at least one, if anything is in flight.
+    ///
+    /// # Errors
+    /// The connection is lost.
+    fn complete(&mut self, wait: bool, each: EachCompletion<'_>) -> Result<(), TargetError>;
+}
+
+/// A store under test.
+pub trait Target: Send + Sync {
+    /// Name of the row: `shm`, `tcp`, `local`, `memcached` …
+    fn name(&self) -> &str;
+
+    /// What else to say of it: version, address, how it was started.
+    fn about(&self) -> String;
+
+    /// Opens a connection with room for `depth` requests in flight.
+    ///
+    /// # Errors
+    /// The store cannot be reached, or the path cannot be had.
+    fn connect(&self, depth: usize) -> Result<Box<dyn Connection>, TargetError>;
+
+    /// User and system time that the server's process has used since it started; `None` when there is none
+    /// or it cannot be known.
+    fn server_cpu(&self) -> Option<Duration>;
+
+    /// Whether an operation is a matter of nanoseconds, so that reading the clock for each would be most of it.
+    fn is_memory(&self) -> bool {
+        false
+    }
+
+    /// Memory that the store has in use for its entries and index, where it can tell.
+    ///
+    /// # Errors
+    /// The store cannot be asked.
+    fn memory_in_use(&self) -> Result<Option<u64>, TargetError> {
+        Ok(None)
+    }
+}

@@ -1,0 +1,66 @@
+//! Options that every command has: which server, which path, how bytes are written.
+
+use std::path::PathBuf;
+
+use clap::builder::PossibleValuesParser;
+use sidestep_client::{Client, Options, Path, PathMode, Session};
+
+use crate::failure::Failure;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct ServerArgs {
+    /// The server: HOST, HOST:PORT or [IPV6]:PORT
+    #[arg(long, global = true, value_name = "ADDR", env = "SIDESTEP_SERVER", default_value = "127.0.0.1:7411")]
+    server: String,
+    /// The path that reads take; auto is shm on the server's host, else tcp
+    #[arg(long, global = true, default_value = "auto",
+          value_parser = PossibleValuesParser::new(["auto", "tcp", "shm", "rdma", "rdma-rpc"]))]
+    path: String,
+    /// Fail where the path cannot be had, instead of falling back to tcp
+    #[arg(long, global = true)]
+    require: bool,
+    /// Keys and values among the arguments and in the output are hexadecimal
+    #[arg(long, global = true)]
+    pub(crate) hex: bool,
+    /// A file with the secret shared with the server, without the white space around it
+    #[arg(long, global = true, value_name = "FILE", env = "SIDESTEP_TOKEN_FILE")]
+    token_file: Option<PathBuf>,
+    /// Say on standard error which version was read or written, and on which path
+    #[arg(long, short, global = true)]
+    pub(crate) verbose: bool,
+}
+
+impl ServerArgs {
+    pub(crate) fn address(&self) -> &str {
+        &self.server
+    }
+
+    pub(crate) fn connect(&self) -> Result<Client, Failure> {
+        let options = Options::default().path(self.mode()?).token(self.token()?);
+        Ok(Client::connect(self.server.as_str(), options)?)
+    }
+
+    pub(crate) fn session(&self) -> Result<Session, Failure> {
+        Ok(self.connect()?.session()?)
+    }
+
+    fn mode(&self) -> Result<PathMode, Failure> {
+        match (self.path.as_str(), self.require) {
+            ("auto", false) => Ok(PathMode::Auto),
+            ("auto", true) => Err(Failure::Usage("--require needs a --path other than auto".to_owned())),
+            (path, true) => Ok(PathMode::Require(path.parse::<Path>()?)),
+            (path, false) => Ok(PathMode::Prefer(path.parse::<Path>()?)),
+        }
+    }
+
+    fn token(&self) -> Result<Vec<u8>, Failure> {
+        let Some(file) = &self.token_file else { return Ok(Vec::new()) };
+        let attempt = format!("read the token file {}", file.display());
+        // As the server does: editors and `echo` end a file with white space that nobody means.
+        let token = std::fs::read(file).map_err(Failure::io(&attempt))?.trim_ascii().to_vec();
+        if token.is_empty() {
+            return Err(Failure::Usage(format!("the token file {} is empty", file.display())));
+        }
+        Ok(token)
+    }
+}

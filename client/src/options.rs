@@ -1,0 +1,197 @@
+//! What a caller may ask for.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::error::Error;
+
+/// A way for a request to reach the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Path {
+    /// The server's CPU answers over a socket.
+    Tcp,
+    /// This process reads the server's segments, mapped read-only. Same host only.
+    Shm,
+    /// This host's NIC reads the server's memory.
+    Rdma,
+    /// The server's CPU answers over a queue pair.
+    RdmaRpc,
+}
+
+impl Path {
+    /// Every path, fastest first.
+    pub const ALL: [Self; 4] = [Self::Shm, Self::Rdma, Self::RdmaRpc, Self::Tcp];
+
+    /// The name on command lines and in counters.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Shm => "shm",
+            Self::Rdma => "rdma",
+            Self::RdmaRpc => "rdma-rpc",
+        }
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Path {
+    type Err = Error;
+    fn from_str(name: &str) -> Result<Self, Error> {
+        Self::ALL
+            .into_iter()
+            .find(|path| path.name() == name)
+            .ok_or_else(|| Error::Options(format!("expected a path of tcp, shm, rdma or rdma-rpc, found {name:?}")))
+    }
+}
+
+/// Which path to use, and what to do when it cannot be had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathMode {
+    /// `shm` on the server's host, else `rdma`, else `tcp`.
+    #[default]
+    Auto,
+    /// This path; where it cannot be had, `tcp`, which is logged once and counted, and the path is tried again.
+    Prefer(Path),
+    /// This path or [`Error::PathUnavailable`].
+    Require(Path),
+}
+
+/// Options of a [`Client`](crate::Client). Every field has a default; the methods chain.
+///
+/// ```
+/// use std::time::Duration;
+/// use sidestep_client::{Options, Path, PathMode};
+///
+/// let options = Options::default()
+///     .path(PathMode::Prefer(Path::Shm))
+///     .location_cache(1 << 16)
+///     .request_timeout(Duration::from_secs(2));
+/// # let _ = options;
+/// ```
+#[derive(Clone)]
+pub struct Options {
+    pub(crate) path: PathMode,
+    pub(crate) token: Vec<u8>,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) request_timeout: Duration,
+    pub(crate) reconnect_timeout: Duration,
+    pub(crate) location_cache: usize,
+    pub(crate) spin: bool,
+    pub(crate) client_id: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            path: PathMode::Auto,
+            token: Vec::new(),
+            connect_timeout: Duration::from_secs(3),
+            request_timeout: Duration::from_secs(10),
+            reconnect_timeout: Duration::from_secs(5),
+            location_cache: 0,
+            spin: false,
+            client_id: None,
+        }
+    }
+}
+
+impl Options {
+    /// Which path to use. Default: [`PathMode::Auto`].
+    pub fn path(mut self, mode: PathMode) -> Self {
+        self.path = mode;
+        self
+    }
+
+    /// The secret shared with the server. Default: none.
+    pub fn token(mut self, token: impl Into<Vec<u8>>) -> Self {
+        self.token = token.into();
+        self
+    }
+
+    /// Longest time for one attempt to connect, handshake included. Default: 3 s.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// Longest time that a call waits on a connection that brings nothing. Default: 10 s.
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.request_timeout = timeout;
+        self
+    }
+
+    /// Longest time that a call tries to get a lost connection back. Zero: one attempt. Default: 5 s.
+    pub fn reconnect_timeout(mut self, timeout: Duration) -> Self {
+        self.reconnect_timeout = timeout;
+        self
+    }
+
+    /// Entries of each session's location cache, 24 bytes each, rounded up to a power of two; 0 = none, the default.
+    /// A cached key takes one READ instead of two. Batches look keys up without it.
+    pub fn location_cache(mut self, entries: usize) -> Self {
+        self.location_cache = entries;
+        self
+    }
+
+    /// Poll the socket instead of sleeping in it: a core for a shorter round trip. Default: off.
+    pub fn spin(mut self, spin: bool) -> Self {
+        self.spin = spin;
+        self
+    }
+
+    /// The id of the first session instead of a random one; each further session's is one more.
+    /// Two clients of one server must never share an id.
+    pub fn client_id(mut self, id: u64) -> Self {
+        self.client_id = Some(id);
+        self
+    }
+}
+
+/// The token is left out.
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("path", &self.path)
+            .field("has_token", &!self.token.is_empty())
+            .field("connect_timeout", &self.connect_timeout)
+            .field("request_timeout", &self.request_timeout)
+            .field("reconnect_timeout", &self.reconnect_timeout)
+            .field("location_cache", &self.location_cache)
+            .field("spin", &self.spin)
+            .field("client_id", &self.client_id)
+            .finish()
+    }
+}
+
+/// How to put, beyond key and value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PutOptions {
+    /// Only if the key's version is this one; 0 = only if the key is absent.
+    pub expect: Option<u64>,
+    /// The value expires after this time.
+    pub ttl: Option<Duration>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_names_round_trip() {
+        for path in Path::ALL {
+            assert_eq!(path.name().parse::<Path>().unwrap(), path);
+        }
+        assert!("udp".parse::<Path>().is_err());
+    }
+
+    #[test]
+    fn debug_keeps_the_token() {
+        assert!(!format!("{:?}", Options::default().token("hunter2")).contains("hunter2"));
+    }
+}

@@ -1,0 +1,131 @@
+use super::*;
+use sidestep_core::message::Status;
+
+fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Request<'a> {
+    Request { op: Op::Put, key, value, expect: None, expires_ms: 0 }
+}
+
+fn reply(id: u64) -> ReplyHeader {
+    ReplyHeader { status: Status::Ok as u8, id: id.into(), ..Default::default() }
+}
+
+fn send_all(pipeline: &mut Pipeline) -> Vec<(u64, u64)> {
+    let bytes = pipeline.unsent().to_vec();
+    pipeline.mark_sent(bytes.len());
+    headers(&bytes)
+}
+
+/// Id and sequence of each request in the bytes.
+fn headers(mut bytes: &[u8]) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
+    while !bytes.is_empty() {
+        let (header, rest) = RequestHeader::read_from_prefix(bytes).unwrap();
+        found.push((header.id.get(), header.sequence.get()));
+        bytes = &rest[header.key_bytes.get() as usize + header.value_bytes.get() as usize..];
+    }
+    found
+}
+
+#[test]
+fn replies_in_any_order() {
+    let mut pipeline = Pipeline::default();
+    for _ in 0..3 {
+        pipeline.push(&Request::get(b"k"));
+    }
+    assert_eq!(send_all(&mut pipeline), [(0, 0), (1, 0), (2, 0)]);
+    assert_eq!(pipeline.answer(&reply(1)), Some(Asked { id: 1, op: Op::Get }));
+    assert_eq!(pipeline.answer(&reply(1)), None, "a second reply");
+    assert_eq!(pipeline.answer(&reply(7)), None, "a reply to nothing");
+    assert!(pipeline.answer(&reply(2)).is_some());
+    assert!(pipeline.answer(&reply(0)).is_some());
+    assert_eq!(pipeline.waiting(), 0);
+    assert_eq!(pipeline.answer(&reply(0)), None);
+    assert_eq!(pipeline.push(&Request::get(b"k")), 3);
+}
+
+#[test]
+fn an_answer_to_what_was_not_sent_is_none() {
+    let mut pipeline = Pipeline::default();
+    pipeline.push(&Request::get(b"k"));
+    assert_eq!(pipeline.answer(&reply(0)), None);
+    pipeline.mark_sent(REQUEST_BYTES);
+    assert_eq!(pipeline.answer(&reply(0)), None, "the key is missing");
+    pipeline.mark_sent(1);
+    assert!(pipeline.answer(&reply(0)).is_some());
+}
+
+#[test]
+fn a_resumed_session_repeats_the_same_bytes() {
+    let mut pipeline = Pipeline::default();
+    pipeline.push(&put(b"a", b"1"));
+    pipeline.push(&Request::get(b"b"));
+    pipeline.push(&put(b"c", b"3"));
+    let first = pipeline.unsent().to_vec();
+    pipeline.mark_sent(first.len());
+    pipeline.answer(&reply(1)).unwrap();
+    assert_eq!(pipeline.replay(true, |_| panic!("nothing is lost")), 2);
+    assert_eq!(headers(pipeline.unsent()), [(0, 1), (2, 2)]);
+    send_all(&mut pipeline);
+    pipeline.answer(&reply(2)).unwrap();
+    pipeline.answer(&reply(0)).unwrap();
+    assert_eq!(pipeline.waiting(), 0);
+    assert_eq!(pipeline.push(&put(b"d", b"4")), 3);
+    assert_eq!(send_all(&mut pipeline), [(3, 3)]);
+}
+
+#[test]
+fn a_new_session_repeats_reads_and_what_was_never_whole() {
+    let mut pipeline = Pipeline::default();
+    pipeline.push(&put(b"a", b"1"));
+    pipeline.push(&Request::get(b"b"));
+    pipeline.push(&put(b"c", b"3"));
+    let all_but_one = pipeline.unsent().len() - 1;
+    pipeline.mark_sent(all_but_one);
+    let mut lost = Vec::new();
+    assert_eq!(pipeline.replay(false, |asked| lost.push(asked.id)), 2);
+    assert_eq!(lost, [0]);
+    assert_eq!(send_all(&mut pipeline), [(1, 0), (2, 1)]);
+}
+
+#[test]
+fn abandoned_requests_say_whether_they_were_sent() {
+    let mut pipeline = Pipeline::default();
+    pipeline.push(&put(b"a", b"1"));
+    send_all(&mut pipeline);
+    pipeline.push(&put(b"b", b"2"));
+    let mut lost = Vec::new();
+    pipeline.abandon(|asked, sent| lost.push((asked.id, sent)));
+    assert_eq!(lost, [(0, true), (1, false)]);
+    assert_eq!((pipeline.waiting(), pipeline.unsent().len(), pipeline.next_id()), (0, 0, 2));
+}
+
+#[test]
+fn no_more_writes_than_the_server_remembers() {
+    let mut pipeline = Pipeline::default();
+    for _ in 0..MAX_WRITES_IN_FLIGHT {
+        assert!(!pipeline.writes_are_full());
+        pipeline.push(&put(b"k", b""));
+        pipeline.push(&Request::get(b"k"));
+    }
+    assert!(pipeline.writes_are_full());
+    send_all(&mut pipeline);
+    pipeline.answer(&reply(2)).unwrap();
+    assert!(pipeline.writes_are_full(), "the oldest is what counts");
+    pipeline.answer(&reply(0)).unwrap();
+    assert!(!pipeline.writes_are_full());
+}
+
+#[test]
+fn the_log_stays_small_under_endless_pipelining() {
+    let mut pipeline = Pipeline::default();
+    for _ in 0..16 {
+        pipeline.push(&put(b"key", &[7; 100]));
+    }
+    for id in 0..10_000 {
+        send_all(&mut pipeline);
+        pipeline.answer(&reply(id)).unwrap();
+        pipeline.push(&put(b"key", &[7; 100]));
+    }
+    assert!(pipeline.log.capacity() < 16 * 150 * 8, "{}", pipeline.log.capacity());
+    assert_eq!(pipeline.waiting(), 16);
+}

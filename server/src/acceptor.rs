@@ -1,0 +1,150 @@
+//! The thread that takes connections and hands them to the workers, and keeps the sessions tidy.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token, Waker};
+use rustix::net::sockopt;
+use tracing::{debug, warn};
+
+use crate::control::refusal;
+use crate::service::Service;
+use crate::worker::Handle;
+
+const LISTENER: Token = Token(0);
+const WAKE: Token = Token(1);
+/// Pause after the system could not give a connection, as when descriptors have run out.
+const PAUSE: Duration = Duration::from_millis(50);
+/// When the kernel begins to ask whether a silent client is still there, and how often and how many times it asks.
+const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(15), 4);
+
+/// The other threads' side of the acceptor.
+#[derive(Debug)]
+pub(crate) struct AcceptorHandle {
+    stop: Arc<AtomicBool>,
+    waker: Arc<Waker>,
+}
+
+impl AcceptorHandle {
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        if let Err(error) = self.waker.wake() {
+            warn!(%error, "cannot wake the acceptor");
+        }
+    }
+}
+
+pub(crate) struct Acceptor {
+    listener: TcpListener,
+    service: Arc<Service>,
+    workers: Arc<[Handle]>,
+    max_connections: usize,
+    poll: Poll,
+    stop: Arc<AtomicBool>,
+    /// The worker whose turn it is.
+    next: usize,
+}
+
+impl Acceptor {
+    pub(crate) fn new(
+        listener: std::net::TcpListener,
+        service: Arc<Service>,
+        workers: Arc<[Handle]>,
+        max_connections: usize,
+    ) -> io::Result<(Self, AcceptorHandle)> {
+        listener.set_nonblocking(true)?;
+        let mut listener = TcpListener::from_std(listener);
+        let poll = Poll::new()?;
+        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        let stop = Arc::new(AtomicBool::new(false));
+        let handle = AcceptorHandle { stop: stop.clone(), waker };
+        Ok((Self { listener, service, workers, max_connections, poll, stop, next: 0 }, handle))
+    }
+
+    /// Accepts until told to stop. Returning closes the listener.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(8);
+        // Sessions end somewhat later than they may.
+        let sweep_every = (self.service.sessions.timeout() / 8).clamp(PAUSE, Duration::from_secs(5));
+        let mut sweep_at = Instant::now() + sweep_every;
+        let mut more = false;
+        loop {
+            let patience = if more { PAUSE } else { sweep_at.saturating_duration_since(Instant::now()) };
+            match self.poll.poll(&mut events, Some(patience)) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                polled => polled?,
+            }
+            if self.stop.load(Ordering::Acquire) {
+                return Ok(());
+            }
+            if more || events.iter().any(|event| event.token() == LISTENER) {
+                more = self.accept_all();
+            }
+            let now = Instant::now();
+            if now >= sweep_at {
+                self.service.sessions.sweep(now);
+                sweep_at = now + sweep_every;
+            }
+        }
+    }
+
+    /// Takes all connections that wait. True if the system could not give one and may do so later.
+    fn accept_all(&mut self) -> bool {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, from)) => {
+                    debug!(%from, "connection accepted");
+                    self.place(stream);
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return false,
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
+                    _ => {
+                        warn!(%error, "cannot accept a connection for now");
+                        return true;
+                    }
+                },
+            }
+        }
+    }
+
+    fn place(&mut self, mut stream: TcpStream) {
+        if self.service.metrics.connections() >= self.max_connections as u64 {
+            let reason = format!("the server has all {} connections that it may have", self.max_connections);
+            debug!(reason, "client refused");
+            // Best effort: whoever cannot be told sees the connection closed.
+            let _ = stream.write(&refusal(&reason));
+            return;
+        }
+        if let Err(error) = prepare(&stream) {
+            debug!(%error, "connection lost before it was served");
+            return;
+        }
+        self.service.metrics.opened();
+        for _ in 0..self.workers.len() {
+            let worker = &self.workers[self.next];
+            self.next = (self.next + 1) % self.workers.len();
+            match worker.serve(stream) {
+                Ok(()) => return,
+                Err(back) => stream = back,
+            }
+        }
+        warn!("no worker is left to serve a connection");
+        self.service.metrics.closed();
+    }
+}
+
+/// Replies go out at once, and a client whose host is gone is noticed.
+fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let (idle, interval, probes) = KEEPALIVE;
+    sockopt::set_socket_keepalive(stream, true)?;
+    sockopt::set_tcp_keepidle(stream, idle)?;
+    sockopt::set_tcp_keepintvl(stream, interval)?;
+    sockopt::set_tcp_keepcnt(stream, probes)?;
+    Ok(())
+}

@@ -1,0 +1,322 @@
+//! What a server is told: options of the command line and of a file, and the configuration they make.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::Deserialize;
+use sidestep_core::limits;
+use thiserror::Error;
+
+use crate::size::ByteSize;
+
+/// Options as given on the command line or, under the same names, in a TOML file. The command line wins.
+#[derive(Clone, Debug, Default, Deserialize, clap::Args)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Options {
+    /// Address to listen on; port 0 takes a free one [default: 127.0.0.1:7411]
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<String>,
+    /// Size of the table's address space, taken as the table grows [default: 1GiB]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<ByteSize>,
+    /// Folder (on tmpfs or disk) that keeps the table over restarts; without it the table lives in a memfd
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Threads that serve connections [default: half the processors]
+    #[arg(long, value_name = "N")]
+    pub workers: Option<usize>,
+    /// TOML file with any of these options
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    pub config: Option<PathBuf>,
+    /// File with the token that clients must prove to know
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
+    /// Largest value to take [default: 16MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub max_value: Option<ByteSize>,
+    /// Size of a segment, a power of two [default: by the size of the memory]
+    #[arg(long, value_name = "SIZE")]
+    pub segment: Option<ByteSize>,
+    /// Pin each worker to a processor
+    #[arg(long)]
+    pub pin: bool,
+    /// User ids, beside the server's own, whose processes may map the table
+    #[arg(long, value_name = "UID", num_args = 1.., value_delimiter = ',')]
+    pub allow_uid: Vec<u32>,
+    /// Connections open at once; the next one is refused [default: 16384]
+    #[arg(long, value_name = "N")]
+    pub max_connections: Option<usize>,
+    /// How to write the log on stderr [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
+    /// Time for a client to be let in [default: 5000]
+    #[arg(long, value_name = "MS", help_heading = "Timeouts")]
+    pub handshake_timeout_ms: Option<u64>,
+    /// Time for a request to arrive whole, beside what its bytes take at 64 KiB/s [default: 10000]
+    #[arg(long, value_name = "MS", help_heading = "Timeouts")]
+    pub frame_timeout_ms: Option<u64>,
+    /// Time for a client to take any byte of waiting replies [default: 30000]
+    #[arg(long, value_name = "MS", help_heading = "Timeouts")]
+    pub send_timeout_ms: Option<u64>,
+    /// Time that a session outlives its connection [default: 60000]
+    #[arg(long, value_name = "MS", help_heading = "Timeouts")]
+    pub session_timeout_ms: Option<u64>,
+}
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Why options make no configuration.
+#[derive(Debug, Error)]
+pub enum ConfigError {
+    /// A file that cannot be read.
+    #[error("cannot read {}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A configuration file that is not one.
+    #[error("cannot understand {}: {reason}", path.display())]
+    Parse {
+        /// Which file.
+        path: PathBuf,
+        /// Where and why, on one line.
+        reason: String,
+    },
+    /// A value out of range.
+    #[error("expected {expected}, found {found}")]
+    Value {
+        /// What would be right.
+        expected: String,
+        /// What was given.
+        found: String,
+    },
+}
+
+/// A shared secret; not shown when printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(pub Vec<u8>);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// How long the server waits for whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// For a connection to get through the handshake.
+    pub handshake: Duration,
+    /// For a request to arrive whole, beside what its bytes take at 64 KiB/s.
+    pub frame: Duration,
+    /// For a client to take any byte of the replies that wait for it.
+    pub send: Duration,
+    /// That a session outlives its connection.
+    pub session: Duration,
+    /// For the connections to end when the server stops.
+    pub stop: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_secs(5),
+            frame: Duration::from_secs(10),
+            send: Duration::from_secs(30),
+            session: Duration::from_secs(60),
+            stop: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Everything that [`Server::start`](crate::Server::start) needs. The defaults serve a memfd on the default port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Address to listen on, with the port; port 0 takes a free one.
+    pub listen: String,
+    /// Bytes of the address space. None: what an existing table has, else [`DEFAULT_MEMORY_BYTES`].
+    pub memory_bytes: Option<u64>,
+    /// Folder of the table's file; None: a memfd.
+    pub data: Option<PathBuf>,
+    /// Worker threads, at least 1.
+    pub workers: usize,
+    /// The shared token; None: anyone who reaches the port may enter.
+    pub token: Option<Token>,
+    /// Largest value to take.
+    pub max_value_bytes: u32,
+    /// Bytes of a segment, a power of two; None: by the size of the memory.
+    pub segment_bytes: Option<u64>,
+    /// Whether worker n runs on processor n alone.
+    pub pin: bool,
+    /// User ids, beside the server's own, whose processes may map the table.
+    pub allow_uids: Vec<u32>,
+    /// Connections open at once.
+    pub max_connections: usize,
+    /// How long to wait for whom.
+    pub timeouts: Timeouts,
+}
+
+/// Bytes of a new table's address space unless told otherwise.
+pub const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
+
+impl Default for Config {
+    fn default() -> Self {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            listen: format!("127.0.0.1:{}", limits::DEFAULT_PORT),
+            memory_bytes: None,
+            data: None,
+            workers: (processors / 2).max(1),
+            token: None,
+            max_value_bytes: limits::DEFAULT_MAX_VALUE_BYTES,
+            segment_bytes: None,
+            pin: false,
+            allow_uids: Vec::new(),
+            max_connections: 16384,
+            timeouts: Timeouts::default(),
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<String, ConfigError> {
+    std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })
+}
+
+/// The token in a file, without the white space around it.
+fn read_token(path: &Path) -> Result<Token, ConfigError> {
+    let token = read(path)?.trim().as_bytes().to_vec();
+    if token.is_empty() {
+        let expected = format!("a token in {}", path.display());
+        return Err(ConfigError::Value { expected, found: "an empty file".into() });
+    }
+    Ok(Token(token))
+}
+
+impl Options {
+    /// These options, and for what they leave open those of the file that they name.
+    pub fn with_file(self) -> Result<Self, ConfigError> {
+        let Some(path) = &self.config else { return Ok(self) };
+        let file: Self = toml::from_str(&read(path)?).map_err(|e| ConfigError::Parse {
+            path: path.clone(),
+            reason: e.to_string().trim_end().replace('\n', " "),
+        })?;
+        Ok(Self {
+            listen: self.listen.or(file.listen),
+            memory: self.memory.or(file.memory),
+            data: self.data.or(file.data),
+            workers: self.workers.or(file.workers),
+            config: self.config,
+            token_file: self.token_file.or(file.token_file),
+            max_value: self.max_value.or(file.max_value),
+            segment: self.segment.or(file.segment),
+            pin: self.pin || file.pin,
+            allow_uid: if self.allow_uid.is_empty() { file.allow_uid } else { self.allow_uid },
+            max_connections: self.max_connections.or(file.max_connections),
+            log_format: self.log_format.or(file.log_format),
+            handshake_timeout_ms: self.handshake_timeout_ms.or(file.handshake_timeout_ms),
+            frame_timeout_ms: self.frame_timeout_ms.or(file.frame_timeout_ms),
+            send_timeout_ms: self.send_timeout_ms.or(file.send_timeout_ms),
+            session_timeout_ms: self.session_timeout_ms.or(file.session_timeout_ms),
+        })
+    }
+
+    /// The configuration that these options make of the defaults. Reads the token's file.
+    pub fn into_config(self) -> Result<Config, ConfigError> {
+        let default = Config::default();
+        let time = |given: Option<u64>, default| given.map_or(default, Duration::from_millis);
+        let max_value_bytes = match self.max_value {
+            None => default.max_value_bytes,
+            Some(size) => u32::try_from(size.0).map_err(|_| ConfigError::Value {
+                expected: "a largest value of less than 4 GiB".into(),
+                found: size.to_string(),
+            })?,
+        };
+        let config = Config {
+            listen: self.listen.unwrap_or(default.listen),
+            memory_bytes: self.memory.map(|size| size.0),
+            data: self.data,
+            workers: self.workers.unwrap_or(default.workers),
+            token: self.token_file.as_deref().map(read_token).transpose()?,
+            max_value_bytes,
+            segment_bytes: self.segment.map(|size| size.0),
+            pin: self.pin,
+            allow_uids: self.allow_uid,
+            max_connections: self.max_connections.unwrap_or(default.max_connections),
+            timeouts: Timeouts {
+                handshake: time(self.handshake_timeout_ms, default.timeouts.handshake),
+                frame: time(self.frame_timeout_ms, default.timeouts.frame),
+                send: time(self.send_timeout_ms, default.timeouts.send),
+                session: time(self.session_timeout_ms, default.timeouts.session),
+                stop: default.timeouts.stop,
+            },
+        };
+        config.check()?;
+        Ok(config)
+    }
+}
+
+impl Config {
+    /// Whether the numbers make sense by themselves; those that belong to the table are checked there.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let at_least_one = [("workers", self.workers), ("connections", self.max_connections)];
+        for (what, found) in at_least_one {
+            if found == 0 {
+                return Err(ConfigError::Value { expected: format!("{what} of at least 1"), found: found.to_string() });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(file: &str) -> Result<Options, ConfigError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("server.toml");
+        std::fs::write(&path, file).unwrap();
+        Options { config: Some(path), listen: Some("127.0.0.1:1".into()), ..Options::default() }.with_file()
+    }
+
+    #[test]
+    fn the_command_line_wins_over_the_file() {
+        let file = "listen = '127.0.0.1:2'\nmemory = '64MiB'\nmax-value = 4096\nallow-uid = [7]\npin = true\n";
+        let config = options(file).unwrap().into_config().unwrap();
+        assert_eq!(config.listen, "127.0.0.1:1");
+        assert_eq!(config.memory_bytes, Some(64 << 20));
+        assert_eq!(config.max_value_bytes, 4096);
+        assert_eq!(config.allow_uids, [7]);
+        assert!(config.pin);
+    }
+
+    #[test]
+    fn an_unknown_name_and_a_wrong_size_are_errors_on_one_line() {
+        for file in ["memroy = '1GiB'", "memory = '1GB3'", "workers = -1"] {
+            let error = options(file).unwrap_err().to_string();
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_empty_token_and_no_workers_are_errors() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), " \n").unwrap();
+        assert!(Options { token_file: Some(file.path().into()), ..Options::default() }.into_config().is_err());
+        assert!(Options { workers: Some(0), ..Options::default() }.into_config().is_err());
+    }
+}

@@ -1,0 +1,63 @@
+//! How long a connection may keep the server waiting.
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use sidestep_core::message::Status;
+
+use super::{Body, Connection, Phase, Turn};
+use crate::control::refusal;
+
+/// Slowest rate, in bytes per millisecond, at which a large request may arrive.
+const SLOWEST_BYTES_PER_MS: u64 = 64;
+
+impl<S: Read + Write + AsFd> Connection<S> {
+    /// When the connection will have kept the server waiting for too long.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match (self.receive_by, self.send_by) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// A request that has begun has a time to be whole. One that waits only because its client does not
+    /// take replies is not late: the sending has a deadline of its own.
+    pub(super) fn set_receive_deadline(&mut self, turn: &Turn<'_>) {
+        let Phase::Open(_, body) = &self.phase else { return };
+        let left_bytes = match body {
+            Body::Frames if self.kept.is_empty() || !self.output.is_empty() => {
+                self.receive_by = None;
+                return;
+            }
+            Body::Frames => 0,
+            Body::Large(large) => large.left() as u64,
+            Body::Dropped(left) => *left,
+        };
+        if self.receive_by.is_none() {
+            let extra = Duration::from_millis(left_bytes / SLOWEST_BYTES_PER_MS);
+            self.receive_by = Some(turn.now + turn.service.timeouts.frame + extra);
+        }
+    }
+
+    /// The last word to a client that kept the server waiting beyond [`Connection::deadline`].
+    pub(crate) fn expire(&mut self, turn: &mut Turn<'_>) {
+        turn.metrics.timed_out.add(1);
+        if self.send_by.is_some() {
+            return;
+        }
+        match &self.phase {
+            Phase::Handshake(_) => {
+                let limit_ms = turn.service.timeouts.handshake.as_millis();
+                self.output.raw(&refusal(&format!("expected the handshake to be done within {limit_ms} ms")));
+            }
+            Phase::Open(..) => {
+                let text = "expected the rest of the request in time";
+                self.output.reply(0, Status::BadRequest, 0, text.as_bytes());
+            }
+            Phase::Closing(_) => return,
+        }
+        // The connection is over either way.
+        let _ = self.output.flush(&mut self.stream, turn.service.store.memory());
+    }
+}

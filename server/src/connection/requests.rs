@@ -1,0 +1,149 @@
+//! What a connection does with the bytes that came: the handshake, then requests.
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+
+use sidestep_core::limits::MAX_KEY_BYTES;
+use sidestep_core::memory::MemoryMut;
+use sidestep_core::message::Status;
+use tracing::debug;
+
+use super::{Body, Connection, End, Large, Phase, Turn};
+use crate::control::{Step, refusal};
+use crate::frame::{self, Frame, Request};
+use crate::metrics::WorkerMetrics;
+use crate::output::Output;
+use crate::service::Caller;
+
+impl<S: Read + Write + AsFd> Connection<S> {
+    /// Answers what has been received, as far as there is room for replies.
+    pub(super) fn consume(&mut self, turn: &mut Turn<'_>) -> Result<(), End> {
+        while !self.output.is_full() {
+            let going_on = match &mut self.phase {
+                Phase::Handshake(_) => self.handshake(turn),
+                Phase::Open(..) => self.open(turn)?,
+                Phase::Closing(_) => {
+                    turn.input.clear();
+                    false
+                }
+            };
+            if !going_on {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// One step of the handshake. False if it waits for more bytes.
+    fn handshake(&mut self, turn: &mut Turn<'_>) -> bool {
+        let Phase::Handshake(handshake) = &mut self.phase else { return true };
+        let (step, used) = if turn.stopping {
+            let reason = "the server is stopping".to_owned();
+            (Step::Refuse(refusal(&reason), reason), turn.input.unread().len())
+        } else {
+            handshake.advance(turn.input.unread(), turn.service)
+        };
+        turn.input.advance(used);
+        match step {
+            Step::More => return false,
+            Step::Send(message) => self.output.raw(&message),
+            Step::Admit(message, session) => {
+                self.output.raw(&message);
+                self.phase = Phase::Open(session, Body::Frames);
+                self.receive_by = None;
+            }
+            Step::Refuse(message, reason) => {
+                debug!(reason, "client refused");
+                turn.metrics.refused.add(1);
+                self.output.raw(&message);
+                self.phase = Phase::Closing(false);
+            }
+        }
+        true
+    }
+
+    /// The next request or part of one. False if it waits for more bytes.
+    fn open(&mut self, turn: &mut Turn<'_>) -> Result<bool, End> {
+        let Phase::Open(session, body) = &mut self.phase else { return Ok(true) };
+        let output = &mut self.output;
+        match body {
+            Body::Frames => {}
+            Body::Large(large) if large.left() > 0 => return Ok(false),
+            Body::Dropped(left) if turn.input.is_empty() && *left > 0 => return Ok(false),
+            Body::Dropped(left) => {
+                let used = turn.input.unread().len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                turn.input.advance(used);
+                *left -= used as u64;
+                if *left == 0 {
+                    *body = Body::Frames;
+                    self.receive_by = None;
+                }
+                return Ok(true);
+            }
+            Body::Large(_) => {
+                self.receive_by = None;
+                if let Body::Large(large) = std::mem::replace(body, Body::Frames) {
+                    let caller = Caller { session, guard: turn.guard, metrics: turn.metrics, output };
+                    turn.service.publish(&large.header, large.reservation, caller)?;
+                }
+                return Ok(true);
+            }
+        }
+        let unread = turn.input.unread();
+        match frame::next(unread, turn.service.store.max_value_bytes()) {
+            Frame::Partial => return Ok(false),
+            Frame::Whole(request, used) if turn.stopping => {
+                stopping(&request, turn.metrics, output);
+                turn.input.advance(used);
+            }
+            Frame::Whole(request, used) => {
+                let caller = Caller { session, guard: turn.guard, metrics: turn.metrics, output };
+                turn.service.answer(&request, caller)?;
+                turn.input.advance(used);
+                self.receive_by = None;
+            }
+            Frame::Large(request) if turn.stopping => {
+                stopping(&request, turn.metrics, output);
+                self.phase = Phase::Closing(false);
+            }
+            Frame::Large(request) => {
+                let (header, here) = (*request.header, request.value.len());
+                let left = u64::from(header.value_bytes.get()) - here as u64;
+                let caller = Caller { session, guard: turn.guard, metrics: turn.metrics, output };
+                *body = match turn.service.reserve(&request, caller)? {
+                    Some(reservation) => {
+                        turn.service.store.memory().write(reservation.offset() / 8, request.value);
+                        Body::Large(Box::new(Large { header, reservation, filled: here }))
+                    }
+                    None => Body::Dropped(left),
+                };
+                turn.input.clear();
+                self.receive_by = None;
+            }
+            Frame::TooLarge(op, id, frame_bytes) => {
+                let max_value_bytes = turn.service.store.max_value_bytes();
+                let text = format!(
+                    "expected a key of at most {MAX_KEY_BYTES} bytes and a value of at most {max_value_bytes}, \
+                     found a request of {frame_bytes} bytes"
+                );
+                output.reply(id, Status::TooLarge, 0, text.as_bytes());
+                turn.metrics.outcome(op, Status::TooLarge);
+                *body = Body::Dropped(frame_bytes);
+                self.receive_by = None;
+            }
+            Frame::Malformed(id, malformed) => {
+                debug!(%malformed, "not a request");
+                turn.metrics.malformed.add(1);
+                output.reply(id, Status::BadRequest, 0, malformed.to_string().as_bytes());
+                self.phase = Phase::Closing(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// The reply to a request that the server does not take any more.
+fn stopping(request: &Request<'_>, metrics: &WorkerMetrics, output: &mut Output) {
+    output.reply(request.header.id.get(), Status::Stopping, 0, b"the server is stopping");
+    metrics.outcome(request.op, Status::Stopping);
+}

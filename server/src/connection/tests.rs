@@ -1,0 +1,236 @@
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use sidestep_core::handshake::{self, Hello, Proof};
+use sidestep_core::message::{Op, REPLY_BYTES, ReplyHeader, Status};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::*;
+use crate::config::Timeouts;
+use crate::metrics::Metrics;
+use crate::sessions::Sessions;
+use crate::store::{Store, StoreOptions};
+
+/// A connection over a socket pair, with everything that a worker would lend it.
+struct Bench {
+    service: Service,
+    connection: Connection<UnixStream>,
+    client: UnixStream,
+    input: Input,
+    spare: Vec<u8>,
+    now: Instant,
+    stopping: bool,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let timeouts = Timeouts::default();
+        let service = Service {
+            store: Store::create(Region::memfd(64 << 20).unwrap(), &StoreOptions::default()).unwrap(),
+            sessions: Arc::new(Sessions::new(timeouts.session)),
+            metrics: Metrics::new(1),
+            token: None,
+            durable: false,
+            shm: Err("not here".into()),
+            timeouts,
+        };
+        let (server, client) = UnixStream::pair().unwrap();
+        for stream in [&server, &client] {
+            stream.set_nonblocking(true).unwrap();
+        }
+        let now = Instant::now();
+        let connection = Connection::new(server, now, timeouts.handshake);
+        Self { service, connection, client, input: Input::new(), spare: Vec::new(), now, stopping: false }
+    }
+
+    /// A bench whose client is let in.
+    fn open() -> Self {
+        let mut bench = Self::new();
+        let hello = handshake::encode(&Hello { nonce: [0; 32], client_id: 1, resume_boot_id: 0 }).unwrap();
+        bench.send(&hello);
+        bench.send(&handshake::encode(&Proof { mac: [0; 32] }).unwrap());
+        bench.received();
+        assert!(matches!(bench.connection.phase, Phase::Open(..)));
+        bench
+    }
+
+    fn turn(&mut self, budget: usize) -> Next {
+        self.connection.ready(true, true, false);
+        self.with_turn(budget, |connection, turn| connection.turn(turn))
+    }
+
+    fn with_turn<R>(&mut self, budget: usize, act: impl FnOnce(&mut Connection<UnixStream>, &mut Turn<'_>) -> R) -> R {
+        let mut guard = crossbeam_epoch::pin();
+        let mut turn = Turn {
+            service: &self.service,
+            metrics: self.service.metrics.worker(0),
+            guard: &mut guard,
+            input: &mut self.input,
+            spare: &mut self.spare,
+            now: self.now,
+            budget,
+            stopping: self.stopping,
+        };
+        act(&mut self.connection, &mut turn)
+    }
+
+    /// Sends bytes and gives the server a turn.
+    fn send(&mut self, bytes: &[u8]) -> Next {
+        self.client.write_all(bytes).unwrap();
+        self.turn(1 << 20)
+    }
+
+    /// Everything that the client can read now.
+    fn received(&mut self) -> Vec<u8> {
+        let mut all = Vec::new();
+        match self.client.read_to_end(&mut all) {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+        }
+        all
+    }
+
+    fn replies(&mut self) -> Vec<(u64, Status, Vec<u8>)> {
+        let all = self.received();
+        let mut rest = &all[..];
+        let mut replies = Vec::new();
+        while !rest.is_empty() {
+            let header = ReplyHeader::read_from_bytes(&rest[..REPLY_BYTES]).unwrap();
+            let end = REPLY_BYTES + header.value_bytes.get() as usize;
+            let status = Status::from_wire(header.status).unwrap();
+            replies.push((header.id.get(), status, rest[REPLY_BYTES..end].to_vec()));
+            rest = &rest[end..];
+        }
+        replies
+    }
+}
+
+fn request(op: Op, id: u64, key: &[u8], value: &[u8]) -> Vec<u8> {
+    let header = RequestHeader {
+        op: op as u8,
+        key_bytes: u16::try_from(key.len()).unwrap().into(),
+        value_bytes: u32::try_from(value.len()).unwrap().into(),
+        id: id.into(),
+        sequence: if matches!(op, Op::Put | Op::Delete) { id } else { 0 }.into(),
+        ..RequestHeader::default()
+    };
+    [header.as_bytes(), key, value].concat()
+}
+
+#[test]
+fn requests_may_come_byte_by_byte() {
+    let mut bench = Bench::open();
+    let bytes = [request(Op::Put, 1, b"k", b"value"), request(Op::Get, 2, b"k", b"")].concat();
+    for byte in bytes {
+        assert_eq!(bench.send(&[byte]), Next::Wait);
+    }
+    let replies = bench.replies();
+    assert_eq!(replies, [(1, Status::Ok, vec![]), (2, Status::Ok, b"value".to_vec())]);
+}
+
+#[test]
+fn a_small_budget_gives_the_turn_back_and_comes_again() {
+    let mut bench = Bench::open();
+    let many: Vec<u8> = (1..=1500).flat_map(|id| request(Op::Ping, id, b"", &[1; 60])).collect();
+    bench.client.write_all(&many).unwrap();
+    let mut turns = 1;
+    while bench.turn(1) == Next::Again {
+        turns += 1;
+    }
+    assert!(turns > 1);
+    assert_eq!(bench.replies().len(), 1500);
+}
+
+#[test]
+fn a_client_that_does_not_read_is_not_read_from() {
+    let mut bench = Bench::open();
+    bench.send(&request(Op::Put, 1, b"k", &[9; 16 << 10]));
+    bench.replies();
+    let gets: Vec<u8> = (2..1002).flat_map(|id| request(Op::Get, id, b"k", b"")).collect();
+    bench.send(&gets);
+    let waiting = bench.connection.output.unsent();
+    assert!(waiting > 0 && waiting < 1 << 20, "{waiting} bytes wait");
+    assert!(bench.connection.send_by.is_some() && bench.connection.receive_by.is_none());
+    // It goes on where it was once the client reads, without a new request.
+    let mut ids = Vec::new();
+    let mut tail = Vec::new();
+    while ids.len() < 1000 {
+        tail.extend(bench.received());
+        while tail.len() >= REPLY_BYTES + (16 << 10) {
+            let rest = tail.split_off(REPLY_BYTES + (16 << 10));
+            ids.push(ReplyHeader::read_from_bytes(&tail[..REPLY_BYTES]).unwrap().id.get());
+            tail = rest;
+        }
+        bench.turn(1 << 20);
+    }
+    assert_eq!(ids, (2..1002).collect::<Vec<_>>());
+    assert!(bench.connection.deadline().is_none());
+}
+
+#[test]
+fn a_large_value_that_never_ends_leaves_nothing() {
+    let mut bench = Bench::open();
+    let put = request(Op::Put, 1, b"k", &[3; 100_000]);
+    bench.send(&put[..70_000]);
+    assert!(matches!(bench.connection.phase, Phase::Open(_, Body::Large(_))));
+    let deadline = bench.connection.deadline().unwrap();
+    bench.now = deadline;
+    bench.with_turn(0, |connection, turn| connection.expire(turn));
+    assert_eq!(bench.replies()[0].1, Status::BadRequest);
+    bench.connection.phase = Phase::Closing(false);
+    let guard = crossbeam_epoch::pin();
+    assert!(matches!(bench.service.store.get(b"k", &guard, 0, &mut Vec::new()), crate::store::Got::Absent));
+}
+
+#[test]
+fn each_request_has_its_own_time() {
+    let mut bench = Bench::open();
+    let bytes = [request(Op::Ping, 1, b"", b"a"), request(Op::Ping, 2, b"", b"b")].concat();
+    bench.send(&bytes[..10]);
+    let first = bench.connection.deadline().unwrap();
+    bench.now += Duration::from_secs(9);
+    bench.send(&bytes[10..20]);
+    assert_eq!(bench.connection.deadline(), Some(first), "more of the same request wins no time");
+    bench.send(&bytes[20..50]);
+    assert_eq!(bench.connection.deadline(), Some(first + Duration::from_secs(9)));
+    bench.send(&bytes[50..]);
+    assert_eq!(bench.connection.deadline(), None);
+}
+
+#[test]
+fn a_client_that_shuts_its_side_gets_its_replies() {
+    let mut bench = Bench::open();
+    bench.client.write_all(&request(Op::Ping, 1, b"", b"last")).unwrap();
+    bench.client.shutdown(std::net::Shutdown::Write).unwrap();
+    bench.connection.ready(true, true, true);
+    assert_eq!(bench.turn(1 << 20), Next::Close);
+    assert_eq!(bench.replies(), [(1, Status::Ok, b"last".to_vec())]);
+}
+
+#[test]
+fn stopping_takes_no_request_but_ends_the_one_that_is_being_received() {
+    let mut bench = Bench::open();
+    let put = request(Op::Put, 1, b"k", &[3; 100_000]);
+    bench.send(&put[..50_000]);
+    bench.stopping = true;
+    bench.send(&[&put[50_000..], &request(Op::Put, 2, b"other", b"")].concat());
+    let replies = bench.replies();
+    assert_eq!(replies[0].1, Status::Ok);
+    assert!(replies.len() == 1 || replies[1].1 == Status::Stopping);
+    assert!(matches!(bench.connection.phase, Phase::Closing(true)));
+    drop(bench.client);
+    bench.client = UnixStream::pair().unwrap().0;
+    assert_eq!(bench.turn(1 << 20), Next::Close);
+}
+
+#[test]
+fn idle_connections_keep_no_memory() {
+    let mut bench = Bench::open();
+    bench.send(&request(Op::Put, 1, b"k", &[9; 10_000]));
+    for byte in request(Op::Get, 2, b"k", b"") {
+        bench.send(&[byte]);
+    }
+    assert_eq!(bench.replies().len(), 2);
+    assert_eq!(bench.connection.kept.capacity(), 0);
+    assert_eq!(bench.connection.output.buffer().capacity(), 0);
+}

@@ -1,0 +1,31 @@
+//! Sidestep's server: keeps the table in memory that clients can read around it, and answers over TCP
+//! those who cannot.
+//!
+//! [`Server::start`] runs one in this process; the program `sidestep-server` is a thin wrapper of it.
+//!
+//! ```text
+//! acceptor ── connections, in turn ──> worker (event loop) ── turns ──> connection ──> service ──> store
+//!                                                                      handshake, frames, sessions
+//! ```
+
+mod acceptor;
+pub mod config;
+mod connection;
+mod control;
+mod error;
+mod frame;
+mod input;
+mod metrics;
+mod output;
+mod server;
+mod service;
+mod sessions;
+pub mod size;
+pub mod store;
+mod table;
+mod worker;
+
+pub use config::Config;
+pub use error::ServerError;
+pub use server::Server;
+pub use table::{FILE_NAME, check_folder};

@@ -1,0 +1,129 @@
+//! The program `sidestep-server`: options, log, signals. Everything else is in the library.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::{Parser, Subcommand};
+use sidestep_server::config::{LogFormat, Options};
+use sidestep_server::{Config, Server, ServerError, check_folder};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tracing::info;
+use tracing_subscriber::EnvFilter;
+
+/// A key-value server whose readers read its memory around it
+#[derive(Parser)]
+#[command(name = "sidestep-server", version, args_conflicts_with_subcommands = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    options: Options,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Verify every invariant of the table of a stopped server, and print counts
+    Check {
+        /// The folder that was given as --data
+        dir: PathBuf,
+    },
+}
+
+/// Exit codes beside 0; those of the client that have the same meaning.
+mod exit {
+    pub(super) const DAMAGED: u8 = 1;
+    pub(super) const USAGE: u8 = 2;
+    pub(super) const REFUSED: u8 = 3;
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = match cli.command {
+        Some(Command::Check { dir }) => check(&dir),
+        None => serve(cli.options),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("sidestep-server: {}", with_sources(&error));
+        ExitCode::from(if matches!(error, ServerError::Config(_)) { exit::USAGE } else { exit::REFUSED })
+    })
+}
+
+/// The error and its causes on one line. Some errors name their cause already.
+fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        if !line.contains(&text) {
+            line = format!("{line}: {text}");
+        }
+        source = cause.source();
+    }
+    line
+}
+
+fn serve(options: Options) -> Result<ExitCode, ServerError> {
+    let options = options.with_file()?;
+    start_log(options.log_format.unwrap_or_default());
+    let config: Config = options.into_config()?;
+    raise_descriptor_limit();
+    // Before the server says that it is ready: whoever reads that may send a signal at once.
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(signals_failed)?;
+    let server = Server::start(config)?;
+    // Whoever started the server may have closed the pipe; that is no reason not to serve.
+    let _ = writeln!(std::io::stdout(), "{}", server.description());
+    let signal = signals.forever().next();
+    info!(?signal, "stopping");
+    end_at_once_on_a_second_signal()?;
+    server.stop();
+    Ok(ExitCode::SUCCESS)
+}
+
+fn signals_failed(source: std::io::Error) -> ServerError {
+    ServerError::Thread { what: "signal handler", source }
+}
+
+fn end_at_once_on_a_second_signal() -> Result<(), ServerError> {
+    let armed = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 1, armed.clone()).map_err(signals_failed)?;
+    }
+    armed.store(true, Ordering::Release);
+    Ok(())
+}
+
+fn check(dir: &std::path::Path) -> Result<ExitCode, ServerError> {
+    let report = check_folder(dir)?;
+    let problems = report.problem_count;
+    println!("table {:#018x}, directory depth {}", report.table_id, report.directory_depth);
+    println!("keys {}, payload {} bytes, subtables {}", report.keys, report.payload_bytes, report.subtables);
+    println!("to be finished by a recovery: splits {}, writes {}", report.open_splits, report.open_writes);
+    println!("problems {problems}");
+    for problem in &report.problems {
+        println!("  {problem}");
+    }
+    Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(exit::DAMAGED) })
+}
+
+/// To stderr; `RUST_LOG` says what, warnings and progress of the server itself by default.
+fn start_log(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => log.with_ansi(std::io::stderr().is_terminal()).init(),
+        LogFormat::Json => log.json().init(),
+    }
+}
+
+/// One descriptor a connection: the usual soft limit of 1024 is soon used up.
+fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
+        tracing::warn!(%error, "cannot raise the limit of open files");
+    }
+}

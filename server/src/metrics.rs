@@ -1,0 +1,179 @@
+//! Counters: each worker writes its own, a reader adds them up.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use crossbeam_utils::CachePadded;
+use sidestep_core::message::{Op, Status};
+
+/// A count that one thread writes and any may read.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// Only the thread that owns the counter may call this: a load and a store cost less than a locked add.
+    pub(crate) fn add(&self, n: u64) {
+        self.0.store(self.get().wrapping_add(n), Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+const OPS: [(Op, &str); 5] =
+    [(Op::Get, "get"), (Op::Put, "put"), (Op::Delete, "delete"), (Op::Ping, "ping"), (Op::Stats, "stats")];
+const STATUSES: [(Status, &str); 8] = [
+    (Status::Ok, "ok"),
+    (Status::NotFound, "not_found"),
+    (Status::VersionMismatch, "version_mismatch"),
+    (Status::Full, "full"),
+    (Status::TooLarge, "too_large"),
+    (Status::OutcomeUnknown, "outcome_unknown"),
+    (Status::BadRequest, "bad_request"),
+    (Status::Stopping, "stopping"),
+];
+
+/// What one worker counts.
+#[derive(Debug, Default)]
+pub(crate) struct WorkerMetrics {
+    outcomes: [[Counter; STATUSES.len()]; OPS.len()],
+    pub(crate) received_bytes: Counter,
+    pub(crate) sent_bytes: Counter,
+    pub(crate) refused: Counter,
+    pub(crate) malformed: Counter,
+    pub(crate) timed_out: Counter,
+    pub(crate) repeated_writes: Counter,
+}
+
+impl WorkerMetrics {
+    /// One request came to its end.
+    pub(crate) fn outcome(&self, op: Op, status: Status) {
+        self.outcomes[op as usize - 1][status as usize].add(1);
+    }
+}
+
+/// Counters of all workers and of the process.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    started: Instant,
+    opened: AtomicU64,
+    closed: AtomicU64,
+    workers: Vec<CachePadded<WorkerMetrics>>,
+}
+
+impl Metrics {
+    pub(crate) fn new(workers: usize) -> Self {
+        Self {
+            started: Instant::now(),
+            opened: AtomicU64::new(0),
+            closed: AtomicU64::new(0),
+            workers: (0..workers).map(|_| CachePadded::default()).collect(),
+        }
+    }
+
+    pub(crate) fn worker(&self, index: usize) -> &WorkerMetrics {
+        &self.workers[index]
+    }
+
+    fn sum(&self, of: impl Fn(&WorkerMetrics) -> &Counter) -> u64 {
+        self.workers.iter().map(|worker| of(worker).get()).sum()
+    }
+
+    /// A connection was accepted.
+    pub(crate) fn opened(&self) {
+        self.opened.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A connection that was accepted is over.
+    pub(crate) fn closed(&self) {
+        self.closed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Connections that are open now.
+    pub(crate) fn connections(&self) -> u64 {
+        // In this order, since one that ends in between must not make the difference negative.
+        let closed = self.closed.load(Ordering::Relaxed);
+        self.opened.load(Ordering::Relaxed).saturating_sub(closed)
+    }
+
+    /// Appends `(name, value)`; an outcome other than `ok` is listed once it has happened.
+    pub(crate) fn report(&self, into: &mut Vec<(String, u64)>) {
+        let mut put = |name: &str, value| into.push((name.to_owned(), value));
+        put("uptime_ms", u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
+        let (user_us, system_us) = process_cpu_us();
+        put("process_cpu_user_us", user_us);
+        put("process_cpu_system_us", system_us);
+        put("connections", self.connections());
+        put("connections_opened", self.opened.load(Ordering::Relaxed));
+        put("connections_refused", self.sum(|w| &w.refused));
+        put("connections_malformed", self.sum(|w| &w.malformed));
+        put("connections_timed_out", self.sum(|w| &w.timed_out));
+        put("tcp_received_bytes", self.sum(|w| &w.received_bytes));
+        put("tcp_sent_bytes", self.sum(|w| &w.sent_bytes));
+        put("tcp_repeated_writes", self.sum(|w| &w.repeated_writes));
+        for (op, op_name) in OPS {
+            for (status, status_name) in STATUSES {
+                let value = self.sum(|w| &w.outcomes[op as usize - 1][status as usize]);
+                if value != 0 || status == Status::Ok {
+                    put(&format!("tcp_{op_name}_{status_name}"), value);
+                }
+            }
+        }
+    }
+}
+
+/// CPU time of this process in user and in system mode.
+///
+/// The kernel gives the sum to the nanosecond (`clock_gettime(2)`) but the parts in ticks
+/// (`proc_pid_stat(5)`), so the sum is divided as the ticks are, as `getrusage(2)` does inside.
+fn process_cpu_us() -> (u64, u64) {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    let total_us =
+        u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0) / 1000;
+    let (user, system) = std::fs::read_to_string("/proc/self/stat").ok().and_then(|s| ticks(&s)).unwrap_or((1, 0));
+    let user_us = u128::from(total_us) * u128::from(user) / u128::from(user + system).max(1);
+    let user_us = u64::try_from(user_us).unwrap_or(total_us);
+    (user_us, total_us - user_us)
+}
+
+/// `utime` and `stime`, fields 14 and 15. The name before them may hold spaces, and ends with the last `)`.
+fn ticks(stat: &str) -> Option<(u64, u64)> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_indexed_by_their_wire_numbers() {
+        for (index, (op, _)) in OPS.iter().enumerate() {
+            assert_eq!(*op as usize, index + 1);
+        }
+        for (index, (status, _)) in STATUSES.iter().enumerate() {
+            assert_eq!(*status as usize, index);
+        }
+    }
+
+    #[test]
+    fn counts_of_all_workers_add_up() {
+        let metrics = Metrics::new(2);
+        metrics.worker(0).outcome(Op::Get, Status::Ok);
+        metrics.worker(1).outcome(Op::Get, Status::Ok);
+        metrics.worker(1).outcome(Op::Put, Status::Full);
+        let mut report = Vec::new();
+        metrics.report(&mut report);
+        assert!(report.contains(&("tcp_get_ok".into(), 2)));
+        assert!(report.contains(&("tcp_put_full".into(), 1)));
+        assert!(!report.iter().any(|(name, _)| name == "tcp_delete_full"));
+    }
+
+    #[test]
+    fn cpu_ticks_are_found_behind_any_process_name() {
+        let stat = "12 (a) b) c) S 1 2 3 4 5 6 7 8 9 10 31 17 0 0 20";
+        assert_eq!(ticks(stat), Some((31, 17)));
+        assert_eq!(ticks("12"), None);
+    }
+}

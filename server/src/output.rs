@@ -1,0 +1,168 @@
+//! Replies on their way out: copied bytes, and between them values that are sent from their items.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::os::fd::AsFd;
+
+use sidestep_core::message::{REPLY_BYTES, ReplyHeader, Status};
+use sidestep_fabric::region::Region;
+use zerocopy::IntoBytes;
+
+use crate::store::Hold;
+
+/// A connection with so many unsent bytes is not read from until its client takes some.
+const LIMIT_BYTES: usize = 256 << 10;
+/// A sent front of this size is cut off a buffer that does not get empty.
+const CUT_BYTES: usize = 64 << 10;
+
+/// A value that follows `at` bytes of the buffer.
+#[derive(Debug)]
+struct Held {
+    at: usize,
+    sent: usize,
+    hold: Hold,
+}
+
+impl Held {
+    fn left(&self) -> usize {
+        self.hold.value_bytes() as usize - self.sent
+    }
+}
+
+/// The unsent replies of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Output {
+    buffer: Vec<u8>,
+    sent: usize,
+    held: VecDeque<Held>,
+    held_bytes: usize,
+}
+
+impl Output {
+    /// Takes the worker's spare buffer unless it has a buffer with something in it.
+    pub(crate) fn take(&mut self, spare: &mut Vec<u8>) {
+        if self.buffer.is_empty() {
+            std::mem::swap(&mut self.buffer, spare);
+        }
+    }
+
+    /// Gives the buffer back if everything in it is sent. Idle connections keep no memory.
+    pub(crate) fn give_back(&mut self, spare: &mut Vec<u8>) {
+        if self.is_empty() {
+            std::mem::swap(&mut self.buffer, spare);
+            if self.held.capacity() > 0 {
+                self.held = VecDeque::new();
+            }
+        }
+    }
+
+    pub(crate) fn unsent(&self) -> usize {
+        self.buffer.len() - self.sent + self.held_bytes
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.unsent() == 0
+    }
+
+    /// Whether the client has to take some replies before it is served on.
+    pub(crate) fn is_full(&self) -> bool {
+        self.unsent() >= LIMIT_BYTES
+    }
+
+    /// Adds bytes that are no reply to a request.
+    pub(crate) fn raw(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// Adds a reply with a value or a text.
+    pub(crate) fn reply(&mut self, id: u64, status: Status, version: u64, value: &[u8]) {
+        let at = self.open();
+        self.buffer.extend_from_slice(value);
+        self.close(at, id, status, version, value.len() as u32);
+    }
+
+    /// Begins a reply whose value is appended to [`Output::buffer`] before it is closed.
+    pub(crate) fn open(&mut self) -> usize {
+        let at = self.buffer.len();
+        self.buffer.extend_from_slice(&[0; REPLY_BYTES]);
+        at
+    }
+
+    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.buffer
+    }
+
+    /// Ends the reply that [`Output::open`] began at `at`.
+    pub(crate) fn close(&mut self, at: usize, id: u64, status: Status, version: u64, value_bytes: u32) {
+        let header = ReplyHeader {
+            status: status as u8,
+            flags: 0,
+            reserved: 0.into(),
+            value_bytes: value_bytes.into(),
+            id: id.into(),
+            version: version.into(),
+        };
+        self.buffer[at..at + REPLY_BYTES].copy_from_slice(header.as_bytes());
+    }
+
+    /// The value of the last reply follows from its item.
+    pub(crate) fn hold(&mut self, hold: Hold) {
+        self.held_bytes += hold.value_bytes() as usize;
+        self.held.push_back(Held { at: self.buffer.len(), sent: 0, hold });
+    }
+
+    /// Sends until everything is sent or the socket takes no more. Returns the number of bytes sent;
+    /// the output is empty unless the socket is full.
+    pub(crate) fn flush(&mut self, mut stream: impl Write + AsFd, region: &Region) -> io::Result<usize> {
+        let mut total = 0;
+        while !self.is_empty() {
+            let prefix = match self.held.front() {
+                Some(held) => &self.buffer[self.sent..held.at],
+                None => &self.buffer[self.sent..],
+            };
+            let sent = match self.held.front() {
+                Some(held) => {
+                    region.send_to(stream.as_fd(), prefix, held.hold.offset() + held.sent as u64, held.left())
+                }
+                None => stream.write(prefix),
+            };
+            match sent {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => {
+                    total += sent;
+                    self.gone(sent, prefix.len().min(sent));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.tidy();
+        Ok(total)
+    }
+
+    /// `sent` bytes are sent, `copied` of them from the buffer.
+    fn gone(&mut self, sent: usize, copied: usize) {
+        self.sent += copied;
+        if let Some(held) = self.held.front_mut() {
+            held.sent += sent - copied;
+            self.held_bytes -= sent - copied;
+            if held.left() == 0 {
+                self.held.pop_front();
+            }
+        }
+    }
+
+    fn tidy(&mut self) {
+        if self.is_empty() {
+            self.buffer.clear();
+            self.sent = 0;
+        } else if self.sent >= CUT_BYTES {
+            self.buffer.drain(..self.sent);
+            for held in &mut self.held {
+                held.at -= self.sent;
+            }
+            self.sent = 0;
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! A running server: starts its threads in one order and ends them in the other.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+
+use sidestep_core::handshake::Stats;
+use sidestep_fabric::shm::{FdServer, FdServerOptions, host_boot_id};
+use tracing::{error, info, warn};
+
+use crate::acceptor::{Acceptor, AcceptorHandle};
+use crate::config::Config;
+use crate::error::ServerError;
+use crate::metrics::Metrics;
+use crate::service::{NO_RDMA, Service, ShmAddress};
+use crate::sessions::Sessions;
+use crate::table::{self, Folder, Table};
+use crate::worker::{Handle, Worker};
+
+/// A server in this process. Stops when it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    description: String,
+    service: Arc<Service>,
+    acceptor: Option<(AcceptorHandle, JoinHandle<()>)>,
+    workers: Arc<[Handle]>,
+    worker_threads: Vec<JoinHandle<()>>,
+    shm: Option<FdServer>,
+    /// Last, so that the folder is free only when nothing writes to the table any more.
+    _folder: Option<Folder>,
+}
+
+impl Server {
+    /// Opens or makes the table and starts to serve it. Returns once clients can connect.
+    pub fn start(config: Config) -> Result<Self, ServerError> {
+        config.check()?;
+        let unusable = |source| ServerError::Listen { address: config.listen.clone(), source };
+        // First, so that a second server on the port touches nothing.
+        let listener = TcpListener::bind(&config.listen).map_err(unusable)?;
+        let address = listener.local_addr().map_err(unusable)?;
+        let Table { store, description, lock } = table::open(&config)?;
+        let sessions = Arc::new(Sessions::new(config.timeouts.session));
+        let (shm, shm_address) = match start_shm(&config, store.memory(), &sessions) {
+            Ok((server, address)) => (Some(server), Ok(address)),
+            Err(error) => {
+                warn!(%error, "no shm path");
+                (None, Err(format!("the server cannot offer it: {error}")))
+            }
+        };
+        let description = describe(address, &shm_address, &description);
+        let service = Arc::new(Service {
+            store,
+            sessions,
+            metrics: Metrics::new(config.workers),
+            token: config.token.clone(),
+            durable: config.data.is_some(),
+            shm: shm_address,
+            timeouts: config.timeouts,
+        });
+        let mut server = Self {
+            address,
+            description,
+            service,
+            acceptor: None,
+            workers: Arc::new([]),
+            worker_threads: Vec::new(),
+            shm,
+            _folder: lock,
+        };
+        // From here on dropping the server ends the threads that run already.
+        server.start_workers(&config)?;
+        server.start_acceptor(listener, config.max_connections)?;
+        Ok(server)
+    }
+
+    fn start_workers(&mut self, config: &Config) -> Result<(), ServerError> {
+        let failed = |source| ServerError::Thread { what: "workers", source };
+        let cores = if config.pin { core_affinity::get_core_ids().unwrap_or_default() } else { Vec::new() };
+        let workers: io::Result<Vec<_>> =
+            (0..config.workers).map(|index| Worker::new(index, self.service.clone())).collect();
+        let (workers, handles): (Vec<_>, Vec<_>) = workers.map_err(failed)?.into_iter().unzip();
+        self.workers = handles.into();
+        for (index, worker) in workers.into_iter().enumerate() {
+            let core = cores.get(index % cores.len().max(1)).copied();
+            let run = move || {
+                if let Some(core) = core
+                    && !core_affinity::set_for_current(core)
+                {
+                    warn!(worker = index, core = core.id, "cannot pin a worker");
+                }
+                if let Err(error) = worker.run() {
+                    error!(%error, worker = index, "a worker ended");
+                }
+            };
+            let thread = Builder::new().name(format!("sidestep-{index}")).spawn(run).map_err(failed)?;
+            self.worker_threads.push(thread);
+        }
+        Ok(())
+    }
+
+    fn start_acceptor(&mut self, listener: TcpListener, max_connections: usize) -> Result<(), ServerError> {
+        let failed = |source| ServerError::Thread { what: "acceptor", source };
+        let (acceptor, handle) =
+            Acceptor::new(listener, self.service.clone(), self.workers.clone(), max_connections).map_err(failed)?;
+        let run = move || {
+            if let Err(error) = acceptor.run() {
+                error!(%error, "the acceptor ended");
+            }
+        };
+        let thread = Builder::new().name("sidestep-accept".into()).spawn(run).map_err(failed)?;
+        self.acceptor = Some((handle, thread));
+        Ok(())
+    }
+
+    /// The address that it listens on, with the port that it got.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// One line for people and scripts: `listening on ADDR; paths: …; table: …`.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// The counters that a client is told too.
+    pub fn stats(&self) -> Stats {
+        self.service.stats()
+    }
+
+    /// Stops: takes no more connections, answers the requests that have been received, sends the replies,
+    /// ends. Returns when all threads have ended, within some seconds.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        if let Some((handle, thread)) = self.acceptor.take() {
+            handle.stop();
+            join(thread, "acceptor");
+        }
+        for worker in self.workers.iter() {
+            worker.stop();
+        }
+        for thread in self.worker_threads.drain(..) {
+            join(thread, "worker");
+        }
+        if let Some(shm) = self.shm.take() {
+            shm.stop();
+            info!("stopped");
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn join(thread: JoinHandle<()>, what: &str) {
+    if thread.join().is_err() {
+        error!("the {what} panicked");
+    }
+}
+
+fn start_shm(
+    config: &Config,
+    memory: &sidestep_fabric::region::Region,
+    sessions: &Arc<Sessions>,
+) -> io::Result<(FdServer, ShmAddress)> {
+    let host_boot_id = host_boot_id()?;
+    let fd = memory.read_only_fd().map_err(io::Error::other)?;
+    let options = FdServerOptions { allowed_uids: config.allow_uids.clone(), ..FdServerOptions::default() };
+    let sessions = sessions.clone();
+    let server = FdServer::start(fd, options, move |ticket| sessions.has_ticket(ticket))?;
+    let socket_name = server.socket_name().to_vec();
+    Ok((server, ShmAddress { socket_name, host_boot_id }))
+}
+
+fn describe(address: SocketAddr, shm: &Result<ShmAddress, String>, table: &str) -> String {
+    let shm = match shm {
+        Ok(_) => "tcp, shm (abstract socket)".to_owned(),
+        Err(reason) => format!("tcp; shm not available: {reason}"),
+    };
+    format!("listening on {address}; paths: {shm}; rdma not available: {NO_RDMA}; table: {table}")
+}

@@ -1,0 +1,229 @@
+//! What the server does for a client, whatever way the request came.
+
+use std::sync::Arc;
+
+use crossbeam_epoch::Guard;
+use sidestep_core::handshake::{self, Hello, ShmOffer, Stats, Welcome};
+use sidestep_core::message::{Op, RequestHeader, Status};
+use sidestep_fabric::region::Region;
+
+use crate::config::{Timeouts, Token};
+use crate::control::{Gate, random};
+use crate::frame::{LARGE_VALUE_BYTES, Request, expected};
+use crate::metrics::{Metrics, WorkerMetrics};
+use crate::output::Output;
+use crate::sessions::{Applied, Attached, Outcome, Sessions};
+use crate::store::{Got, Reservation, Store, WriteError};
+
+/// Why there is no `rdma` path.
+pub(crate) const NO_RDMA: &str = "this version does not have it";
+
+/// Where a client on the same host can have the table's memory.
+#[derive(Clone, Debug)]
+pub(crate) struct ShmAddress {
+    pub(crate) socket_name: Vec<u8>,
+    pub(crate) host_boot_id: String,
+}
+
+/// One table and everything that serving it takes. Shared by all workers.
+#[derive(Debug)]
+pub(crate) struct Service {
+    pub(crate) store: Arc<Store<Region>>,
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) metrics: Metrics,
+    pub(crate) token: Option<Token>,
+    pub(crate) durable: bool,
+    pub(crate) shm: Result<ShmAddress, String>,
+    pub(crate) timeouts: Timeouts,
+}
+
+/// Who asks, and where the answer goes.
+pub(crate) struct Caller<'a> {
+    pub(crate) session: &'a Attached,
+    pub(crate) guard: &'a mut Guard,
+    pub(crate) metrics: &'a WorkerMetrics,
+    pub(crate) output: &'a mut Output,
+}
+
+/// The session that asked is over: its connection has no more to say.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Superseded;
+
+impl Gate for Service {
+    fn token(&self) -> Option<&[u8]> {
+        self.token.as_ref().map(|token| &token.0[..])
+    }
+
+    fn admit(&self, hello: &Hello) -> Result<(Attached, Welcome), String> {
+        let resume = hello.resume_boot_id == self.store.boot_id();
+        let (session, resumed) = self.sessions.attach(hello.client_id, resume, random()?);
+        let shm = self.shm.clone().map(|address| ShmOffer {
+            socket_name: address.socket_name,
+            ticket: session.ticket(),
+            host_boot_id: address.host_boot_id,
+        });
+        let welcome = Welcome {
+            mac: [0; 32],
+            table_id: self.store.table_id(),
+            boot_id: self.store.boot_id(),
+            resumed,
+            memory_bytes: self.store.memory_bytes(),
+            segment_bytes: self.store.segment_bytes(),
+            max_value_bytes: self.store.max_value_bytes(),
+            durable: self.durable,
+            pid: std::process::id(),
+            shm,
+            rdma: Err(NO_RDMA.into()),
+        };
+        Ok((session, welcome))
+    }
+}
+
+impl Service {
+    /// Answers a whole request into `output`.
+    ///
+    /// Reads run under the pin; a write runs outside of it, so that it can wait for extents to be given back.
+    pub(crate) fn answer(&self, request: &Request<'_>, caller: Caller<'_>) -> Result<(), Superseded> {
+        let id = request.header.id.get();
+        let status = match request.op {
+            Op::Get => self.get(id, request.key, caller.guard, caller.output),
+            Op::Ping => {
+                caller.output.reply(id, Status::Ok, 0, request.value);
+                Status::Ok
+            }
+            Op::Stats => {
+                let stats = self.stats();
+                let (status, body) = match handshake::encode_body(&stats) {
+                    Ok(body) => (Status::Ok, body),
+                    Err(reason) => (Status::TooLarge, reason.into_bytes()),
+                };
+                caller.output.reply(id, status, 0, &body);
+                status
+            }
+            Op::Put | Op::Delete => {
+                let write = || self.write(request);
+                return caller.write(request.op, request.header, write);
+            }
+        };
+        caller.metrics.outcome(request.op, status);
+        Ok(())
+    }
+
+    fn get(&self, id: u64, key: &[u8], guard: &Guard, output: &mut Output) -> Status {
+        let at = output.open();
+        match self.store.get(key, guard, LARGE_VALUE_BYTES as usize, output.buffer()) {
+            Got::Copied { version, value_bytes } => output.close(at, id, Status::Ok, version, value_bytes),
+            Got::Held(hold) => {
+                output.close(at, id, Status::Ok, hold.version(), hold.value_bytes());
+                output.hold(hold);
+            }
+            Got::Absent => {
+                output.close(at, id, Status::NotFound, 0, 0);
+                return Status::NotFound;
+            }
+        }
+        Status::Ok
+    }
+
+    fn write(&self, request: &Request<'_>) -> Result<Outcome, WriteError> {
+        if request.op == Op::Delete {
+            let removed = self.store.delete(request.key, request.expect())?;
+            return Ok(match removed {
+                Some(version) => Outcome { status: Status::Ok, version },
+                None => Outcome { status: Status::NotFound, version: 0 },
+            });
+        }
+        let expires_ms = request.header.expires_ms.get();
+        let version = self.store.put(request.key, request.value, request.expect(), expires_ms)?;
+        Ok(Outcome { status: Status::Ok, version })
+    }
+
+    /// Takes the space for a large value; None if the put has its reply already and the value is of no use.
+    pub(crate) fn reserve(
+        &self,
+        request: &Request<'_>,
+        caller: Caller<'_>,
+    ) -> Result<Option<Reservation<Region>>, Superseded> {
+        let header = request.header;
+        let reserved = match caller.session.seen(header.sequence.get()) {
+            Some(applied) => return caller.written(Op::Put, header, applied, "").map(|()| None),
+            None => caller.guard.repin_after(|| self.store.reserve(request.key, header.value_bytes.get())),
+        };
+        match reserved {
+            Ok(reservation) => Ok(Some(reservation)),
+            Err(error) => caller.write(Op::Put, header, || Err(error)).map(|()| None),
+        }
+    }
+
+    /// Publishes a large value that has been received.
+    pub(crate) fn publish(
+        &self,
+        header: &RequestHeader,
+        reservation: Reservation<Region>,
+        caller: Caller<'_>,
+    ) -> Result<(), Superseded> {
+        caller.write(Op::Put, header, || {
+            let version = reservation.publish(expected(header), header.expires_ms.get())?;
+            Ok(Outcome { status: Status::Ok, version })
+        })
+    }
+
+    /// All counters, by name.
+    pub(crate) fn stats(&self) -> Stats {
+        let mut counters = Vec::new();
+        self.metrics.report(&mut counters);
+        counters.push(("sessions".into(), self.sessions.len() as u64));
+        counters.extend(self.store.stats());
+        Stats { counters }
+    }
+}
+
+/// The outcome of a write; what there is to say to a person goes to `text`.
+fn outcome(result: Result<Outcome, WriteError>, text: &mut String) -> Outcome {
+    let error = match result {
+        Ok(outcome) => return outcome,
+        Err(error) => error,
+    };
+    let (status, version) = match &error {
+        WriteError::VersionMismatch { found } => return Outcome { status: Status::VersionMismatch, version: *found },
+        WriteError::Full(_) => (Status::Full, 0),
+        WriteError::TooLarge(_) => (Status::TooLarge, 0),
+        WriteError::BadKey(_) => (Status::BadRequest, 0),
+    };
+    *text = error.to_string();
+    Outcome { status, version }
+}
+
+impl Caller<'_> {
+    /// Does a write unless it was done before, outside of the pin, and adds the reply.
+    fn write(
+        self,
+        op: Op,
+        header: &RequestHeader,
+        write: impl FnOnce() -> Result<Outcome, WriteError>,
+    ) -> Result<(), Superseded> {
+        let mut text = String::new();
+        let session = self.session;
+        let apply = || session.apply(header.sequence.get(), || outcome(write(), &mut text));
+        let applied = self.guard.repin_after(apply);
+        self.written(op, header, applied, &text)
+    }
+
+    fn written(self, op: Op, header: &RequestHeader, applied: Applied, text: &str) -> Result<(), Superseded> {
+        let (outcome, text) = match applied {
+            Applied::Now(outcome) => (outcome, text),
+            Applied::Before(outcome) => {
+                self.metrics.repeated_writes.add(1);
+                (outcome, "")
+            }
+            Applied::Unknown => (
+                Outcome { status: Status::OutcomeUnknown, version: 0 },
+                "the sequence number is older than the replies that the server remembers",
+            ),
+            Applied::Superseded => return Err(Superseded),
+        };
+        self.output.reply(header.id.get(), outcome.status, outcome.version, text.as_bytes());
+        self.metrics.outcome(op, outcome.status);
+        Ok(())
+    }
+}

@@ -1,0 +1,312 @@
+//! Sessions: what the server remembers of a client's writes, so that a repeat is applied once.
+//!
+//! A session outlives its connection for a while, so that a client can reconnect and repeat what
+//! was not acknowledged. A write holds its session's lock from the look at the window to the
+//! remembered reply: a repeat of a write still being applied waits at the lock, finds the reply,
+//! and nothing needs to be said about writes in progress. The lock is the client's own, so nobody
+//! else ever waits for it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
+use parking_lot::Mutex;
+use sidestep_core::limits::MAX_WRITES_IN_FLIGHT;
+use sidestep_core::message::Status;
+
+/// How a write ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    pub(crate) status: Status,
+    pub(crate) version: u64,
+}
+
+/// What came of a write that may be a repeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Applied {
+    /// It was done now.
+    Now(Outcome),
+    /// It had been done before, and this came of it.
+    Before(Outcome),
+    /// It is older than what is remembered: it may have been done or not.
+    Unknown,
+    /// The session goes on over another connection; this one has no say any more.
+    Superseded,
+}
+
+/// The last outcomes of a session's writes.
+#[derive(Debug, Default)]
+struct Window {
+    highest: u64,
+    /// In the order of application. Those too old to be asked for leave at the front.
+    outcomes: VecDeque<(u64, Outcome)>,
+}
+
+const REMEMBERED: u64 = MAX_WRITES_IN_FLIGHT as u64;
+
+impl Window {
+    /// Some if the write must not be done: what came of it, or that this is not known any more.
+    fn seen(&self, sequence: u64) -> Option<Applied> {
+        if sequence > self.highest {
+            return None;
+        }
+        if self.highest - sequence >= REMEMBERED {
+            return Some(Applied::Unknown);
+        }
+        // Only repeats come here. One that is not found was never done: everything this young is kept.
+        self.outcomes.iter().rev().find(|(of, _)| *of == sequence).map(|(_, outcome)| Applied::Before(*outcome))
+    }
+
+    fn remember(&mut self, sequence: u64, outcome: Outcome) {
+        self.highest = self.highest.max(sequence);
+        while self.outcomes.front().is_some_and(|(of, _)| self.highest - of >= REMEMBERED) {
+            self.outcomes.pop_front();
+        }
+        self.outcomes.push_back((sequence, outcome));
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    /// The number of the connection that the session belongs to.
+    owner: u64,
+    /// Since when that connection is closed.
+    detached: Option<Instant>,
+    window: Window,
+}
+
+/// One client's session.
+#[derive(Debug)]
+struct Session {
+    ticket: [u8; 16],
+    state: Mutex<State>,
+}
+
+/// A connection's hold on its session. Dropping it lets the session's time run.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    session: Arc<Session>,
+    owner: u64,
+}
+
+impl Attached {
+    /// Does the write `sequence` unless it was done before.
+    pub(crate) fn apply(&self, sequence: u64, write: impl FnOnce() -> Outcome) -> Applied {
+        let mut state = self.session.state.lock();
+        if state.owner != self.owner {
+            return Applied::Superseded;
+        }
+        if let Some(seen) = state.window.seen(sequence) {
+            return seen;
+        }
+        let outcome = write();
+        state.window.remember(sequence, outcome);
+        Applied::Now(outcome)
+    }
+
+    /// What [`Attached::apply`] would say without doing the write; None: it would do it.
+    pub(crate) fn seen(&self, sequence: u64) -> Option<Applied> {
+        let state = self.session.state.lock();
+        if state.owner != self.owner { Some(Applied::Superseded) } else { state.window.seen(sequence) }
+    }
+
+    /// What the client presents to be handed the table's memory.
+    pub(crate) fn ticket(&self) -> [u8; 16] {
+        self.session.ticket
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let mut state = self.session.state.lock();
+        if state.owner == self.owner {
+            state.detached = Some(Instant::now());
+        }
+    }
+}
+
+/// All sessions of this start of the server.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    by_client: DashMap<u64, Arc<Session>>,
+    tickets: DashMap<[u8; 16], ()>,
+    connections: AtomicU64,
+    timeout: Duration,
+}
+
+impl Sessions {
+    /// Sessions that outlive their connections by `timeout`.
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Self { by_client: DashMap::new(), tickets: DashMap::new(), connections: AtomicU64::new(0), timeout }
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Number of sessions, those without a connection too.
+    pub(crate) fn len(&self) -> usize {
+        self.by_client.len()
+    }
+
+    /// Gives a connection the session of its client: with `resume` the one it has, else a new one
+    /// under the `ticket`. True if it was resumed. The session leaves the connection it had before.
+    pub(crate) fn attach(&self, client_id: u64, resume: bool, ticket: [u8; 16]) -> (Attached, bool) {
+        let owner = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
+        let new = || {
+            let state = State { owner, detached: None, window: Window::default() };
+            self.tickets.insert(ticket, ());
+            Arc::new(Session { ticket, state: Mutex::new(state) })
+        };
+        match self.by_client.entry(client_id) {
+            Entry::Occupied(entry) if resume => {
+                let session = Arc::clone(entry.get());
+                let mut state = session.state.lock();
+                state.owner = owner;
+                state.detached = None;
+                drop(state);
+                (Attached { session, owner }, true)
+            }
+            Entry::Occupied(mut entry) => {
+                let session = new();
+                let before = entry.insert(Arc::clone(&session));
+                self.tickets.remove(&before.ticket);
+                (Attached { session, owner }, false)
+            }
+            Entry::Vacant(entry) => (Attached { session: Arc::clone(&entry.insert(new())), owner }, false),
+        }
+    }
+
+    /// Whether the ticket belongs to a session.
+    pub(crate) fn has_ticket(&self, ticket: &[u8; 16]) -> bool {
+        self.tickets.contains_key(ticket)
+    }
+
+    /// Ends the sessions that have been without a connection for too long.
+    pub(crate) fn sweep(&self, now: Instant) {
+        self.by_client.retain(|_, session| {
+            let detached = session.state.lock().detached;
+            let over = detached.is_some_and(|since| now.saturating_duration_since(since) >= self.timeout);
+            if over {
+                self.tickets.remove(&session.ticket);
+            }
+            !over
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DONE: Outcome = Outcome { status: Status::Ok, version: 7 };
+
+    fn sessions() -> Sessions {
+        Sessions::new(Duration::from_secs(60))
+    }
+
+    #[test]
+    fn a_repeat_is_applied_once() {
+        let sessions = sessions();
+        let (session, resumed) = sessions.attach(1, false, [1; 16]);
+        assert!(!resumed);
+        assert_eq!(session.apply(1, || DONE), Applied::Now(DONE));
+        assert_eq!(session.apply(1, || unreachable!()), Applied::Before(DONE));
+        assert_eq!(session.seen(1), Some(Applied::Before(DONE)));
+        assert_eq!(session.seen(2), None);
+    }
+
+    #[test]
+    fn gaps_in_the_window_are_still_open_and_what_is_older_is_unknown() {
+        let sessions = sessions();
+        let (session, _) = sessions.attach(1, false, [1; 16]);
+        session.apply(300, || DONE);
+        assert_eq!(session.apply(44, || DONE), Applied::Unknown);
+        assert_eq!(session.apply(45, || DONE), Applied::Now(DONE));
+        assert_eq!(session.apply(301, || DONE), Applied::Now(DONE));
+        assert_eq!(session.apply(45, || DONE), Applied::Unknown);
+        assert_eq!(session.apply(u64::MAX, || DONE), Applied::Now(DONE));
+        assert_eq!(session.apply(u64::MAX, || DONE), Applied::Before(DONE));
+    }
+
+    #[test]
+    fn the_window_is_bounded_in_any_order_of_sequences() {
+        let mut window = Window::default();
+        let mut state = 1_u64;
+        for step in 1..20_000_u64 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let sequence = step.saturating_sub(state >> 56).max(1);
+            if window.seen(sequence).is_none() {
+                window.remember(sequence, DONE);
+                assert_eq!(window.seen(sequence), Some(Applied::Before(DONE)));
+            }
+            assert!(window.outcomes.len() <= 2 * MAX_WRITES_IN_FLIGHT);
+        }
+    }
+
+    #[test]
+    fn a_resumed_session_keeps_its_window_and_leaves_its_old_connection() {
+        let sessions = sessions();
+        let (old, _) = sessions.attach(1, false, [1; 16]);
+        old.apply(1, || DONE);
+        let (new, resumed) = sessions.attach(1, true, [2; 16]);
+        assert!(resumed);
+        assert_eq!(new.ticket(), [1; 16]);
+        assert_eq!(old.apply(2, || unreachable!()), Applied::Superseded);
+        drop(old);
+        sessions.sweep(Instant::now() + Duration::from_secs(61));
+        assert_eq!(new.apply(1, || unreachable!()), Applied::Before(DONE));
+        assert_eq!(sessions.len(), 1);
+    }
+
+    #[test]
+    fn a_session_without_a_connection_ends_with_its_ticket() {
+        let sessions = sessions();
+        let (session, _) = sessions.attach(1, false, [1; 16]);
+        drop(session);
+        sessions.sweep(Instant::now() + Duration::from_secs(59));
+        assert!(sessions.has_ticket(&[1; 16]));
+        sessions.sweep(Instant::now() + Duration::from_secs(61));
+        assert!(!sessions.has_ticket(&[1; 16]));
+        assert_eq!(sessions.len(), 0);
+        let (_again, resumed) = sessions.attach(1, true, [3; 16]);
+        assert!(!resumed);
+    }
+
+    #[test]
+    fn a_new_session_of_the_same_client_forgets_the_old_one() {
+        let sessions = sessions();
+        let (old, _) = sessions.attach(1, false, [1; 16]);
+        old.apply(1, || DONE);
+        let (new, resumed) = sessions.attach(1, false, [2; 16]);
+        assert!(!resumed && !sessions.has_ticket(&[1; 16]));
+        assert_eq!(new.apply(1, || DONE), Applied::Now(DONE));
+    }
+
+    #[test]
+    fn a_repeat_of_a_write_in_progress_waits_for_it() {
+        let sessions = sessions();
+        let (old, _) = sessions.attach(1, false, [1; 16]);
+        let (started, wait) = std::sync::mpsc::channel();
+        let (go_on, gate) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                old.apply(1, || {
+                    started.send(()).unwrap();
+                    gate.recv().unwrap();
+                    DONE
+                })
+            });
+            wait.recv().unwrap();
+            let repeat = scope.spawn(|| {
+                let (new, _) = sessions.attach(1, true, [2; 16]);
+                new.apply(1, || unreachable!())
+            });
+            go_on.send(()).unwrap();
+            assert_eq!(repeat.join().unwrap(), Applied::Before(DONE));
+        });
+    }
+}
