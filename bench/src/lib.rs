@@ -6,6 +6,10 @@
 
 pub mod accounting;
 pub mod driver;
+pub mod environment;
 pub mod error;
+pub mod interrupt;
+pub mod report;
+pub mod statistics;
 pub mod target;
 pub mod workload;

@@ -97,8 +97,7 @@ impl Session {
     pub(crate) fn get_with(&mut self, key: &[u8], on: &mut dyn FnMut(&[u8], Meta)) -> Result<(), Error> {
         check_key(key)?;
         self.settle()?;
-        loop {
-            let Some(reader) = self.paths.reader() else { break };
+        while let Some(reader) = self.paths.reader() {
             match reader.look(key, on) {
                 Looked::Found | Looked::Absent => return Ok(()),
                 Looked::Ask => break,

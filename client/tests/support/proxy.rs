@@ -15,6 +15,9 @@ struct Shared {
     target: Mutex<String>,
     lose_replies: AtomicBool,
     lost: AtomicUsize,
+    /// Bytes after which each direction of a connection is cut; 0 = never.
+    cut_after: AtomicUsize,
+    connections: AtomicUsize,
     streams: Mutex<Vec<TcpStream>>,
 }
 
@@ -26,6 +29,8 @@ impl Proxy {
             target: Mutex::new(target),
             lose_replies: AtomicBool::new(false),
             lost: AtomicUsize::new(0),
+            cut_after: AtomicUsize::new(0),
+            connections: AtomicUsize::new(0),
             streams: Mutex::default(),
         });
         let accepting = shared.clone();
@@ -53,6 +58,11 @@ impl Proxy {
     /// From now on replies vanish (or no longer do).
     pub(crate) fn lose_replies(&self, lose: bool) {
         self.shared.lose_replies.store(lose, Ordering::SeqCst);
+    }
+
+    /// From now on each connection is cut after so many bytes in one direction, and a bit more each time.
+    pub(crate) fn cut_after(&self, bytes: usize) {
+        self.shared.cut_after.store(bytes, Ordering::SeqCst);
     }
 
     /// Chunks of replies that have vanished.
@@ -83,7 +93,16 @@ fn join(shared: &Arc<Shared>, client: TcpStream, server: TcpStream) {
 
 fn copy(shared: &Shared, mut from: TcpStream, mut to: TcpStream, is_reply: bool) {
     let mut buffer = vec![0; 64 << 10];
-    while let Ok(n @ 1..) = from.read(&mut buffer) {
+    let number = shared.connections.fetch_add(1, Ordering::SeqCst);
+    let mut forwarded = 0;
+    while let Ok(mut n @ 1..) = from.read(&mut buffer) {
+        let most = shared.cut_after.load(Ordering::SeqCst);
+        if most > 0 && forwarded + n > most + number % 97 {
+            n = (most + number % 97).saturating_sub(forwarded).min(n);
+            let _ = to.write_all(&buffer[..n]);
+            break;
+        }
+        forwarded += n;
         if is_reply && shared.lose_replies.load(Ordering::SeqCst) {
             shared.lost.fetch_add(1, Ordering::SeqCst);
         } else if to.write_all(&buffer[..n]).is_err() {

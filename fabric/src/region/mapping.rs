@@ -147,6 +147,14 @@ impl Region {
     }
 }
 
+impl Drop for Region {
+    fn drop(&mut self) {
+        // Closing is not enough: a child process between fork and exec holds the descriptor too, and
+        // with it the lock. (A memfd has none, which is no error.)
+        _ = rustix::fs::flock(&self.fd, FlockOperation::Unlock);
+    }
+}
+
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Region").field("bytes", &self.bytes()).field("fd", &self.fd).finish_non_exhaustive()

@@ -92,6 +92,8 @@ fn a_file_keeps_its_words_and_has_one_server() {
     assert!(matches!(Region::create_file(&path, PAGE), Err(RegionError::InUse { .. })));
     // A reader's descriptor is another open file: it neither keeps nor gives up the lock.
     let fd = region.read_only_fd().unwrap();
+    // Nor does a child process that was forked and has not come to its exec.
+    let _forked = region.fd().try_clone_to_owned().unwrap();
     drop(region);
     let region = Region::open_file(&path).unwrap();
     assert_eq!((region.bytes(), region.load(511)), (4 * PAGE, 7));

@@ -13,14 +13,13 @@ use std::time::{Duration, Instant};
 use crossbeam_epoch::Guard;
 use sidestep_core::message::RequestHeader;
 use sidestep_fabric::region::Region;
-use thiserror::Error;
 use tracing::debug;
 
 use crate::control::Handshake;
 use crate::input::Input;
 use crate::metrics::WorkerMetrics;
 use crate::output::Output;
-use crate::service::{Service, Superseded};
+use crate::service::Service;
 use crate::sessions::Attached;
 use crate::store::Reservation;
 
@@ -52,21 +51,6 @@ pub(crate) enum Next {
     Again,
     /// Nothing: it is over.
     Close,
-}
-
-/// Why a connection ends before its client closes it.
-#[derive(Debug, Error)]
-enum End {
-    #[error(transparent)]
-    Socket(#[from] io::Error),
-    #[error("the session goes on over another connection")]
-    Superseded,
-}
-
-impl From<Superseded> for End {
-    fn from(_: Superseded) -> Self {
-        Self::Superseded
-    }
 }
 
 #[derive(Debug)]
@@ -153,8 +137,8 @@ impl<S: Read + Write + AsFd> Connection<S> {
     pub(crate) fn turn(&mut self, turn: &mut Turn<'_>) -> Next {
         turn.input.load(&mut self.kept);
         self.output.take(turn.spare);
-        let next = self.run(turn).unwrap_or_else(|end| {
-            debug!(%end, "connection ends");
+        let next = self.run(turn).unwrap_or_else(|error| {
+            debug!(%error, "connection lost");
             Next::Close
         });
         turn.input.save(&mut self.kept);
@@ -163,10 +147,10 @@ impl<S: Read + Write + AsFd> Connection<S> {
         next
     }
 
-    fn run(&mut self, turn: &mut Turn<'_>) -> Result<Next, End> {
+    fn run(&mut self, turn: &mut Turn<'_>) -> io::Result<Next> {
         let mut budget = turn.budget;
         loop {
-            self.consume(turn)?;
+            self.consume(turn);
             let full = self.output.is_full();
             if self.readable && !full && budget > 0 {
                 budget = budget.saturating_sub(self.receive(turn)?);

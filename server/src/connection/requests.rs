@@ -8,20 +8,24 @@ use sidestep_core::memory::MemoryMut;
 use sidestep_core::message::Status;
 use tracing::debug;
 
-use super::{Body, Connection, End, Large, Phase, Turn};
+use super::{Body, Connection, Large, Phase, Turn};
 use crate::control::{Step, refusal};
 use crate::frame::{self, Frame, Request};
 use crate::metrics::WorkerMetrics;
 use crate::output::Output;
-use crate::service::Caller;
+use crate::service::{Caller, Superseded};
 
 impl<S: Read + Write + AsFd> Connection<S> {
     /// Answers what has been received, as far as there is room for replies.
-    pub(super) fn consume(&mut self, turn: &mut Turn<'_>) -> Result<(), End> {
+    pub(super) fn consume(&mut self, turn: &mut Turn<'_>) {
         while !self.output.is_full() {
             let going_on = match &mut self.phase {
                 Phase::Handshake(_) => self.handshake(turn),
-                Phase::Open(..) => self.open(turn)?,
+                Phase::Open(..) => self.open(turn).unwrap_or_else(|Superseded| {
+                    debug!("the session goes on over another connection");
+                    self.phase = Phase::Closing(false);
+                    true
+                }),
                 Phase::Closing(_) => {
                     turn.input.clear();
                     false
@@ -31,7 +35,6 @@ impl<S: Read + Write + AsFd> Connection<S> {
                 break;
             }
         }
-        Ok(())
     }
 
     /// One step of the handshake. False if it waits for more bytes.
@@ -63,7 +66,7 @@ impl<S: Read + Write + AsFd> Connection<S> {
     }
 
     /// The next request or part of one. False if it waits for more bytes.
-    fn open(&mut self, turn: &mut Turn<'_>) -> Result<bool, End> {
+    fn open(&mut self, turn: &mut Turn<'_>) -> Result<bool, Superseded> {
         let Phase::Open(session, body) = &mut self.phase else { return Ok(true) };
         let output = &mut self.output;
         match body {

@@ -16,19 +16,19 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Long enough for any machine; a test that waits so long has failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub fn config() -> Config {
+pub(crate) fn config() -> Config {
     Config { listen: "127.0.0.1:0".into(), memory_bytes: Some(128 << 20), workers: 2, ..Config::default() }
 }
 
-pub fn impatient(timeouts: Timeouts) -> Timeouts {
+pub(crate) fn impatient(timeouts: Timeouts) -> Timeouts {
     Timeouts { handshake: Duration::from_millis(300), frame: Duration::from_millis(300), ..timeouts }
 }
 
-pub fn start(config: Config) -> Server {
+pub(crate) fn start(config: Config) -> Server {
     Server::start(config).expect("the server starts")
 }
 
-pub fn open(address: SocketAddr) -> TcpStream {
+pub(crate) fn open(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).expect("the server listens");
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     stream.set_write_timeout(Some(PATIENCE)).unwrap();
@@ -37,7 +37,7 @@ pub fn open(address: SocketAddr) -> TcpStream {
 }
 
 /// The next handshake message.
-pub fn receive<M: Message>(stream: &mut TcpStream) -> Result<M, HandshakeError> {
+pub(crate) fn receive<M: Message>(stream: &mut TcpStream) -> Result<M, HandshakeError> {
     let mut head = [0; PREAMBLE_BYTES];
     stream.read_exact(&mut head).expect("a preamble");
     let (kind, body_bytes) = Preamble::read_from_bytes(&head).unwrap().check()?;
@@ -47,7 +47,7 @@ pub fn receive<M: Message>(stream: &mut TcpStream) -> Result<M, HandshakeError> 
 }
 
 /// The reason why the server refuses, after which it must close.
-pub fn refusal(stream: &mut TcpStream) -> String {
+pub(crate) fn refusal(stream: &mut TcpStream) -> String {
     let reason = match receive::<Challenge>(stream) {
         Err(HandshakeError::Refused(reason)) => reason,
         other => panic!("expected a refusal, found {other:?}"),
@@ -56,29 +56,29 @@ pub fn refusal(stream: &mut TcpStream) -> String {
     reason
 }
 
-pub fn assert_closed(stream: &mut TcpStream) {
+pub(crate) fn assert_closed(stream: &mut TcpStream) {
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).expect("a proper end");
     assert!(rest.is_empty(), "expected the end, found {} bytes", rest.len());
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reply {
-    pub id: u64,
-    pub status: Status,
-    pub version: u64,
-    pub value: Vec<u8>,
+pub(crate) struct Reply {
+    pub(crate) id: u64,
+    pub(crate) status: Status,
+    pub(crate) version: u64,
+    pub(crate) value: Vec<u8>,
 }
 
-pub struct Client {
-    pub stream: TcpStream,
-    pub welcome: Welcome,
-    pub sequence: u64,
+pub(crate) struct Client {
+    pub(crate) stream: TcpStream,
+    pub(crate) welcome: Welcome,
+    pub(crate) sequence: u64,
     id: u64,
 }
 
 /// A request as it goes out.
-pub fn frame(header: RequestHeader, key: &[u8], value: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(header: RequestHeader, key: &[u8], value: &[u8]) -> Vec<u8> {
     let header = RequestHeader {
         key_bytes: u16::try_from(key.len()).unwrap().into(),
         value_bytes: u32::try_from(value.len()).unwrap().into(),
@@ -88,17 +88,17 @@ pub fn frame(header: RequestHeader, key: &[u8], value: &[u8]) -> Vec<u8> {
 }
 
 impl Client {
-    pub fn connect(address: SocketAddr) -> Self {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
         let client_id = u64::from(open(address).local_addr().unwrap().port()) << 32;
         Self::try_connect(address, b"", client_id, 0).expect("the server lets in")
     }
 
-    pub fn resume(&self, client_id: u64) -> Self {
+    pub(crate) fn resume(&self, client_id: u64) -> Self {
         let address = self.stream.peer_addr().unwrap();
         Self::try_connect(address, b"", client_id, self.welcome.boot_id).expect("the server lets in")
     }
 
-    pub fn try_connect(
+    pub(crate) fn try_connect(
         address: SocketAddr,
         token: &[u8],
         client_id: u64,
@@ -115,16 +115,16 @@ impl Client {
         Ok(Self { stream, welcome, sequence: 0, id: 0 })
     }
 
-    pub fn get_frame(&mut self, key: &[u8]) -> Vec<u8> {
+    pub(crate) fn get_frame(&mut self, key: &[u8]) -> Vec<u8> {
         self.frame(Op::Get, 0, None, key, b"")
     }
 
-    pub fn put_frame(&mut self, key: &[u8], value: &[u8]) -> Vec<u8> {
+    pub(crate) fn put_frame(&mut self, key: &[u8], value: &[u8]) -> Vec<u8> {
         self.sequence += 1;
         self.frame(Op::Put, self.sequence, None, key, value)
     }
 
-    pub fn frame(&mut self, op: Op, sequence: u64, expect: Option<u64>, key: &[u8], value: &[u8]) -> Vec<u8> {
+    pub(crate) fn frame(&mut self, op: Op, sequence: u64, expect: Option<u64>, key: &[u8], value: &[u8]) -> Vec<u8> {
         self.id += 1;
         let header = RequestHeader {
             op: op as u8,
@@ -137,11 +137,11 @@ impl Client {
         frame(header, key, value)
     }
 
-    pub fn send(&mut self, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("the server receives");
     }
 
-    pub fn try_reply(&mut self) -> io::Result<Reply> {
+    pub(crate) fn try_reply(&mut self) -> io::Result<Reply> {
         let mut head = [0; REPLY_BYTES];
         self.stream.read_exact(&mut head)?;
         let header = ReplyHeader::read_from_bytes(&head).unwrap();
@@ -151,45 +151,45 @@ impl Client {
         Ok(Reply { id: header.id.get(), status, version: header.version.get(), value })
     }
 
-    pub fn reply(&mut self) -> Reply {
+    pub(crate) fn reply(&mut self) -> Reply {
         self.try_reply().expect("a reply")
     }
 
-    pub fn call(&mut self, bytes: &[u8]) -> Reply {
+    pub(crate) fn call(&mut self, bytes: &[u8]) -> Reply {
         self.send(bytes);
         let reply = self.reply();
         assert_eq!(reply.id, self.id);
         reply
     }
 
-    pub fn get(&mut self, key: &[u8]) -> Reply {
+    pub(crate) fn get(&mut self, key: &[u8]) -> Reply {
         let bytes = self.get_frame(key);
         self.call(&bytes)
     }
 
-    pub fn put(&mut self, key: &[u8], value: &[u8]) -> Reply {
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) -> Reply {
         let bytes = self.put_frame(key, value);
         self.call(&bytes)
     }
 
-    pub fn put_if(&mut self, key: &[u8], value: &[u8], expect: u64) -> Reply {
+    pub(crate) fn put_if(&mut self, key: &[u8], value: &[u8], expect: u64) -> Reply {
         self.sequence += 1;
         let bytes = self.frame(Op::Put, self.sequence, Some(expect), key, value);
         self.call(&bytes)
     }
 
-    pub fn delete(&mut self, key: &[u8]) -> Reply {
+    pub(crate) fn delete(&mut self, key: &[u8]) -> Reply {
         self.sequence += 1;
         let bytes = self.frame(Op::Delete, self.sequence, None, key, b"");
         self.call(&bytes)
     }
 
-    pub fn ping(&mut self, value: &[u8]) -> Reply {
+    pub(crate) fn ping(&mut self, value: &[u8]) -> Reply {
         let bytes = self.frame(Op::Ping, 0, None, b"", value);
         self.call(&bytes)
     }
 
-    pub fn stat(&mut self, name: &str) -> u64 {
+    pub(crate) fn stat(&mut self, name: &str) -> u64 {
         let bytes = self.frame(Op::Stats, 0, None, b"", b"");
         let stats: Stats = handshake::decode_body(&self.call(&bytes).value).expect("statistics");
         stats.counters.iter().find(|(n, _)| n == name).map_or(0, |(_, value)| *value)
@@ -197,6 +197,6 @@ impl Client {
 }
 
 /// Bytes that differ with position and seed.
-pub fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn pattern(bytes: usize, seed: u64) -> Vec<u8> {
     (0..bytes as u64).map(|i| (i.wrapping_mul(31).wrapping_add(seed) ^ (i >> 8)) as u8).collect()
 }

@@ -1,0 +1,59 @@
+//! A report made up for tests of its forms.
+
+use std::time::Duration;
+
+use super::{Measurement, PlanLine, Report, Row, SCHEMA};
+use crate::driver::{Drive, Run, Tally};
+use crate::environment::Environment;
+use crate::target::Route;
+use crate::workload::Workload;
+
+pub(crate) fn measurement(rate: f64, server_cpu_us: Option<f64>) -> Measurement {
+    let runs: Vec<(Run, bool)> = (0..5)
+        .map(|repetition| {
+            let mut tally =
+                Tally { operations: 1_000_000, rate: rate * (1.0 + 0.01 * f64::from(repetition)), ..Tally::default() };
+            tally.routes[if server_cpu_us == Some(0.0) { Route::Shm } else { Route::Tcp } as usize] = 1_000_000;
+            for time in 1..2000 {
+                tally.service.saturating_record((time * time) as u64 + (1e9 / rate) as u64);
+            }
+            let server_cpu = server_cpu_us.map(Duration::from_secs_f64);
+            let run = Run {
+                tally,
+                elapsed: Duration::from_secs(1),
+                client_cpu: Duration::from_millis(900),
+                server_cpu,
+                other_cores: 0.01,
+                steal_cores: 0.0,
+            };
+            (run, false)
+        })
+        .collect();
+    Measurement::of(&runs, 1).expect("five runs")
+}
+
+pub(crate) fn report() -> Report {
+    let row = |path: &str, drive, rate, server| Row {
+        path: path.to_owned(),
+        drive: Some(drive),
+        measured: Some(measurement(rate, server)),
+        not_available: None,
+    };
+    let one = Drive::calls(1);
+    let mut report = Report {
+        schema: SCHEMA,
+        environment: Environment::here("", "loopback <&>"),
+        workload: Workload::preset("kv64").expect("a preset"),
+        plan: PlanLine { warm_up_s: 1.0, measure_s: 5.0, repetitions: 5, rate: None, seed: 1 },
+        rows: vec![
+            row("local", one, 6e6, None),
+            row("shm", one, 4e6, Some(0.0)),
+            row("shm", Drive { batch: 64, ..one }, 15e6, Some(0.0)),
+            row("tcp", Drive { threads: 1, connections: 64, depth: 16, batch: 1 }, 0.8e6, Some(1.2)),
+            Row::not_available("rdma", "no verbs device"),
+        ],
+        partial: false,
+    };
+    report.relate_to_local();
+    report
+}

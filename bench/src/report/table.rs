@@ -1,0 +1,143 @@
+//! The terminal table.
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{Cell, CellAlignment, Table};
+
+use super::{Report, Row};
+use crate::statistics::Interval;
+
+const COLUMNS: [&str; 8] =
+    ["path", "ops/s", "p50 µs", "p99 µs", "server CPU µs/op", "client CPU µs/op", "served by", "× local"];
+
+/// The report for a terminal: workload, table, what to know about it, environment.
+#[must_use]
+pub fn table(report: &Report) -> String {
+    let mut table = Table::new();
+    table.load_preset(NOTHING);
+    table.set_header(COLUMNS);
+    for row in report.rows.iter().filter(|row| row.not_available.is_none()) {
+        table.add_row(cells(row));
+    }
+    for (index, column) in table.column_iter_mut().enumerate() {
+        let aligned = if index == 0 || index == 6 { CellAlignment::Left } else { CellAlignment::Right };
+        column.set_cell_alignment(aligned);
+    }
+    let mut lines = Vec::new();
+    if report.partial {
+        lines.push("PARTIAL: interrupted before all repetitions were done".to_owned());
+    }
+    lines.push(format!("workload {}", report.workload.describe()));
+    lines.push(report.describe_plan());
+    lines.push(String::new());
+    lines.extend(table.lines().map(|line| line.trim_end().to_owned()));
+    lines.extend(not_available(report));
+    lines.push(String::new());
+    lines.push(super::reading(report));
+    lines.extend(notes(report));
+    lines.push(String::new());
+    lines.extend(report.environment.lines().into_iter().map(|(name, text)| format!("{name}: {text}")));
+    lines.join("\n") + "\n"
+}
+
+/// One line for each path that cannot run, under the column of the paths.
+fn not_available(report: &Report) -> impl Iterator<Item = String> {
+    let rows = report.rows.iter().filter_map(|row| Some((row.name(), row.not_available.as_ref()?)));
+    rows.map(|(name, reason)| format!(" {name}  not available: {reason}"))
+}
+
+fn cells(row: &Row) -> Vec<Cell> {
+    let Some(measured) = &row.measured else {
+        return vec![Cell::new(row.name()), Cell::new("not measured")];
+    };
+    let microseconds = |ns: u64| significant(ns as f64 / 1e3);
+    let latency = measured.response.unwrap_or(measured.latency);
+    vec![
+        Cell::new(row.name()),
+        Cell::new(rate(measured.ops_per_s)),
+        Cell::new(microseconds(latency.p50_ns)),
+        Cell::new(microseconds(latency.p99_ns)),
+        Cell::new(measured.server_cpu_us_per_op.map_or("-".into(), |cpu| significant(cpu.median))),
+        Cell::new(significant(measured.client_cpu_us_per_op.median)),
+        Cell::new(measured.served_by()),
+        Cell::new(measured.rate_to_local.map_or(String::new(), |ratio| format!("{ratio:.2}"))),
+    ]
+}
+
+/// Median and half the width of its interval, in per cent.
+fn rate(interval: Interval) -> String {
+    let half = (interval.high - interval.low) / 2.0 / interval.median.max(f64::MIN_POSITIVE) * 100.0;
+    format!("{} ±{half:.0}%", grouped(interval.median))
+}
+
+/// A whole number with thin groups of three: 1,234,567.
+pub(super) fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Three significant digits, without an exponent.
+pub(super) fn significant(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".into(),
+        small if small < 1.0 => format!("{value:.3}"),
+        small if small < 10.0 => format!("{value:.2}"),
+        small if small < 100.0 => format!("{value:.1}"),
+        _ => grouped(value),
+    }
+}
+
+fn notes(report: &Report) -> Vec<String> {
+    let measured = || report.rows.iter().filter_map(|row| Some((row.name(), row.measured.as_ref()?)));
+    let mut notes = Vec::new();
+    for (name, row) in measured() {
+        if row.dropped > 0 {
+            notes.push(format!("{name}: {} runs dropped and repeated: others used the machine", row.dropped));
+        }
+        let disturbed = row.runs.iter().filter(|run| run.disturbed).count();
+        if disturbed > 0 {
+            notes.push(format!("{name}: {disturbed} of {} runs were disturbed by others", row.runs.len()));
+        }
+        if let Some(asked) = report.plan.rate
+            && row.ops_per_s.median < 0.99 * asked
+        {
+            notes.push(format!("{name}: OVERLOADED: {} of {asked} operations/s", grouped(row.ops_per_s.median)));
+        }
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::report;
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!(grouped(1_234_567.4), "1,234,567");
+        assert_eq!(grouped(999.0), "999");
+        assert_eq!(significant(0.0), "0");
+        assert_eq!(significant(0.1234), "0.123");
+        assert_eq!(significant(54.32), "54.3");
+        assert_eq!(significant(5432.1), "5,432");
+    }
+
+    #[test]
+    fn the_table_has_the_columns_and_the_reasons() {
+        let text = table(&report());
+        let header = text.lines().find(|line| line.contains("ops/s") && line.contains("path")).expect("a header");
+        let mut from = 0;
+        for column in COLUMNS {
+            from += header[from..].find(column).unwrap_or_else(|| panic!("{column} in {header}"));
+        }
+        assert!(text.contains("rdma  not available: no verbs device"), "{text}");
+        assert!(text.contains("shm, batches of 64"), "{text}");
+        assert!(text.contains("CPU: "), "{text}");
+    }
+}
