@@ -9,6 +9,11 @@ use serde::{Deserialize, Serialize};
 /// Readings of the clock that its cost is measured over.
 const CLOCK_READINGS: u32 = 20_000;
 
+/// The variable that glibc's allocator is told by.
+pub const HEAP_TUNABLES: &str = "GLIBC_TUNABLES";
+/// Makes glibc's allocator ask for huge pages.
+pub const HEAP_ON_HUGE_PAGES: &str = "glibc.malloc.hugetlb=1";
+
 /// The machine, the software, the command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
@@ -28,6 +33,8 @@ pub struct Environment {
     pub kernel: String,
     /// Huge pages of shared memory: the kernel's setting.
     pub shared_huge_pages: String,
+    /// Huge pages of ordinary memory: the kernel's setting, and what glibc's allocator was told.
+    pub heap_huge_pages: String,
     /// Nanoseconds that one reading of the clock takes; it is in every time that was taken.
     pub clock_ns: f64,
     /// Version of the bench and the compiler target.
@@ -63,6 +70,11 @@ impl Environment {
                 .map_or(0, |kib| kib << 10),
             kernel: format!("{} {} {}", release("ostype"), release("osrelease"), release("version")),
             shared_huge_pages: read_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled"),
+            heap_huge_pages: format!(
+                "{}, GLIBC_TUNABLES={}",
+                read_line("/sys/kernel/mm/transparent_hugepage/enabled"),
+                std::env::var(HEAP_TUNABLES).unwrap_or_default()
+            ),
             clock_ns: clock_ns(),
             bench: format!("sidestep-bench {} for {}", env!("CARGO_PKG_VERSION"), std::env::consts::ARCH),
             commit: commit.to_owned(),
@@ -81,6 +93,7 @@ impl Environment {
             ("memory", format!("{:.1} GiB", self.memory_bytes as f64 / f64::from(1 << 30))),
             ("kernel", self.kernel.clone()),
             ("huge pages of shared memory", self.shared_huge_pages.clone()),
+            ("huge pages of the heap", self.heap_huge_pages.clone()),
             ("network", self.network.clone()),
             ("clock", format!("{:.0} ns a reading, contained in the times", self.clock_ns)),
             ("software", self.bench.clone()),

@@ -58,6 +58,9 @@ pub enum BenchError {
         /// Version seen earlier.
         seen: u64,
     },
+    /// Ctrl-C before there was anything to show.
+    #[error("interrupted")]
+    Interrupted,
     /// A file cannot be read or written.
     #[error("{path}: {source}")]
     File {
@@ -83,6 +86,7 @@ impl BenchError {
         match self {
             Self::WrongValue { .. } | Self::Missing { .. } | Self::Stale { .. } => 1,
             Self::Usage(_) => 2,
+            Self::Interrupted => 130,
             Self::Unavailable { .. } => 3,
             Self::Operation { .. } | Self::File { .. } | Self::System { .. } => 4,
         }

@@ -5,10 +5,13 @@
 //! it. Values prove themselves: every read is verified, and one wrong byte fails the run.
 
 pub mod accounting;
+pub mod compare;
 pub mod driver;
 pub mod environment;
 pub mod error;
+pub mod fill;
 pub mod interrupt;
+pub mod progress;
 pub mod report;
 pub mod statistics;
 pub mod target;

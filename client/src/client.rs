@@ -233,3 +233,19 @@ impl fmt::Debug for Client {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_threads_may_do_with_what() {
+        fn is_send<T: Send>() {}
+        fn is_sync<T: Sync>() {}
+        is_send::<Client>();
+        is_sync::<Client>();
+        is_send::<Session>();
+        is_send::<Error>();
+        is_sync::<Value>();
+    }
+}

@@ -1,6 +1,6 @@
 //! The thread that takes connections and hands them to the workers, and keeps the sessions tidy.
 
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,14 +10,17 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::net::sockopt;
 use tracing::{debug, warn};
 
-use crate::control::refusal;
 use crate::service::Service;
-use crate::worker::Handle;
+use crate::worker::{Arrival, Handle};
 
 const LISTENER: Token = Token(0);
 const WAKE: Token = Token(1);
 /// Pause after the system could not give a connection, as when descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Connections beyond the limit that are told why they are refused; more are dropped without a word.
+const TURNED_AWAY: usize = 256;
+/// Connections that may wait to be accepted.
+const BACKLOG: i32 = 4096;
 /// When the kernel begins to ask whether a silent client is still there, and how often and how many times it asks.
 const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(15), 4);
 
@@ -56,6 +59,8 @@ impl Acceptor {
         max_connections: usize,
     ) -> io::Result<(Self, AcceptorHandle)> {
         listener.set_nonblocking(true)?;
+        // The standard library listens with a backlog of 128: too short for all clients to come back at once.
+        rustix::net::listen(&listener, BACKLOG)?;
         let mut listener = TcpListener::from_std(listener);
         let poll = Poll::new()?;
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
@@ -112,12 +117,10 @@ impl Acceptor {
         }
     }
 
-    fn place(&mut self, mut stream: TcpStream) {
-        if self.service.metrics.connections() >= self.max_connections as u64 {
-            let reason = format!("the server has all {} connections that it may have", self.max_connections);
-            debug!(reason, "client refused");
-            // Best effort: whoever cannot be told sees the connection closed.
-            let _ = stream.write(&refusal(&reason));
+    fn place(&mut self, stream: TcpStream) {
+        let open = usize::try_from(self.service.metrics.connections()).unwrap_or(usize::MAX);
+        if open >= self.max_connections.saturating_add(TURNED_AWAY) {
+            debug!("connection dropped: too many are being refused already");
             return;
         }
         if let Err(error) = prepare(&stream) {
@@ -125,12 +128,15 @@ impl Acceptor {
             return;
         }
         self.service.metrics.opened();
+        let refused = (open >= self.max_connections)
+            .then(|| format!("the server has all {} connections that it may have", self.max_connections));
+        let mut arrival = Arrival { stream, refused };
         for _ in 0..self.workers.len() {
             let worker = &self.workers[self.next];
             self.next = (self.next + 1) % self.workers.len();
-            match worker.serve(stream) {
+            match worker.serve(arrival) {
                 Ok(()) => return,
-                Err(back) => stream = back,
+                Err(back) => arrival = back,
             }
         }
         warn!("no worker is left to serve a connection");

@@ -52,6 +52,11 @@ impl Input {
         self.start == self.end
     }
 
+    /// Where in the buffer the unread bytes begin; good until there is room to be made.
+    pub(crate) fn position(&self) -> usize {
+        self.start
+    }
+
     /// The first `bytes` of what is unread are used.
     pub(crate) fn advance(&mut self, bytes: usize) {
         debug_assert!(bytes <= self.end - self.start, "no more is used than was there");

@@ -26,18 +26,26 @@ const TURN_BYTES: usize = 256 << 10;
 /// The same for the last turn before the server stops: all that the kernel may have received for it.
 const LAST_TURN_BYTES: usize = 16 << 20;
 
+/// A connection that was accepted.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) stream: TcpStream,
+    /// Why it is not to be served.
+    pub(crate) refused: Option<String>,
+}
+
 /// The other threads' side of a worker.
 #[derive(Debug)]
 pub(crate) struct Handle {
-    inbox: Sender<TcpStream>,
+    inbox: Sender<Arrival>,
     stop: Arc<AtomicBool>,
     waker: Arc<Waker>,
 }
 
 impl Handle {
     /// Gives the worker a connection. Back if the worker is no more.
-    pub(crate) fn serve(&self, stream: TcpStream) -> Result<(), TcpStream> {
-        self.inbox.send(stream).map_err(|unsent| unsent.0)?;
+    pub(crate) fn serve(&self, arrival: Arrival) -> Result<(), Arrival> {
+        self.inbox.send(arrival).map_err(|unsent| unsent.0)?;
         self.wake();
         Ok(())
     }
@@ -65,7 +73,7 @@ pub(crate) struct Worker {
     index: usize,
     service: Arc<Service>,
     poll: Poll,
-    inbox: Receiver<TcpStream>,
+    inbox: Receiver<Arrival>,
     stop: Arc<AtomicBool>,
     seats: Vec<Option<Seat>>,
     free: Vec<usize>,
@@ -142,8 +150,8 @@ impl Worker {
 
     fn note(&mut self, event: &Event, now: Instant) {
         if event.token() == WAKE {
-            while let Ok(stream) = self.inbox.try_recv() {
-                self.welcome(stream, now);
+            while let Ok(arrival) = self.inbox.try_recv() {
+                self.welcome(arrival, now);
             }
             return;
         }
@@ -163,7 +171,7 @@ impl Worker {
         }
     }
 
-    fn welcome(&mut self, mut stream: TcpStream, now: Instant) {
+    fn welcome(&mut self, Arrival { mut stream, refused }: Arrival, now: Instant) {
         let index = self.free.pop().unwrap_or_else(|| {
             self.seats.push(None);
             self.seats.len() - 1
@@ -175,7 +183,10 @@ impl Worker {
             self.service.metrics.closed();
             return;
         }
-        let connection = Connection::new(stream, now, self.service.timeouts.handshake);
+        let mut connection = Connection::new(stream, now, self.service.timeouts.handshake);
+        if let Some(reason) = refused {
+            connection.refuse(&reason, self.service.metrics.worker(self.index));
+        }
         self.seats[index] = Some(Seat { connection, queued: false });
         self.enqueue(index);
     }

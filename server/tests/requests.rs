@@ -62,7 +62,7 @@ fn many_requests_in_one_write_are_answered_in_their_order() {
 fn values_of_all_sizes_arrive_in_any_pieces() {
     let server = start(config());
     let mut client = Client::connect(server.local_addr());
-    let limit = 16 << 10;
+    let limit = 32 << 10;
     let sizes = [0, 1, 7, 64, 4096, limit - 1, limit, limit + 1, 100_000, 128 << 10, (1 << 20) + 3, 9 << 20];
     for (n, size) in sizes.into_iter().enumerate() {
         for piece in [usize::MAX, 4099, 65_536] {

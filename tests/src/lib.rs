@@ -1,3 +1,4 @@
 //! Helpers of the tests across crates.
 
+pub mod process;
 pub mod simulation;

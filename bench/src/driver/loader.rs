@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::error::BenchError;
+use crate::interrupt;
 use crate::target::{Connection, Target};
 use crate::workload::{Stamp, Workload, fill};
 
@@ -65,6 +66,9 @@ fn load_windows(
         let last = end.min(first.saturating_add(window as u64));
         if first >= last {
             return Ok(());
+        }
+        if interrupt::requested() {
+            return Err(BenchError::Interrupted);
         }
         load_window(connection.as_mut(), target.name(), workload, first..last, &mut value)?;
         progress(last - first);

@@ -2,7 +2,9 @@
 
 mod checks;
 mod loader;
+mod memory;
 mod tally;
+mod window;
 mod worker;
 
 use std::sync::Barrier;
@@ -17,6 +19,7 @@ pub use tally::{Tally, new_histogram};
 
 use crate::accounting::{machine_cpu, own_cpu};
 use crate::error::BenchError;
+use crate::interrupt;
 use crate::target::Target;
 use crate::workload::{Requests, Workload};
 use worker::Worker;
@@ -31,9 +34,6 @@ pub const MAX_THREADS: usize = 1024;
 const MAX_WINDOW_BYTES: usize = 1 << 20;
 /// How often a running measurement is looked at.
 const TICK: Duration = Duration::from_millis(10);
-/// Of how many operations in memory one is timed: reading the clock twice costs as much as a quarter of one.
-const MEMORY_STRIDE: u64 = 32;
-
 /// How a store is driven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Drive {
@@ -219,8 +219,8 @@ fn prepare<'r>(
     // Windows of all connections go round in turn, so that one is answered before the next but one is submitted.
     let in_flight = if plan.drive.pipelines() { 2 * own * depth } else { batch };
     let requests = Requests::new(workload, plan.seed, thread, threads, in_flight);
-    let stride = if target.is_memory() && plan.rate.is_none() { MEMORY_STRIDE } else { 1 };
-    Ok(Worker::new(target.name(), workload, plan, thread, requests, connections, stride, phase))
+    let in_memory = target.is_memory() && plan.rate.is_none();
+    Ok(Worker::new(target.name(), workload, plan, thread, requests, connections, in_memory, phase))
 }
 
 struct Measured;
@@ -253,6 +253,9 @@ impl Measured {
 fn wait(time: Duration, phase: &Phase) {
     let end = Instant::now() + time;
     while phase.get() != Phase::OVER {
+        if interrupt::requested() {
+            phase.advance_to(Phase::OVER);
+        }
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             break;

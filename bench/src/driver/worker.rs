@@ -1,4 +1,4 @@
-//! The loops of one thread: calls, batches, windows.
+//! One thread of a run, and its loops of calls and of batches.
 
 use std::time::{Duration, Instant};
 
@@ -6,59 +6,44 @@ use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::checks::Checks;
+use super::window::Lane;
 use super::{MAX_BATCH, Phase, Plan, Tally};
 use crate::error::BenchError;
-use crate::target::{Connection, Reply, TargetError};
+use crate::target::{Connection, Reply};
 use crate::workload::{Operation, Request, Requests, Stamp, Workload, fill};
 
 /// A start further away than this is slept to, the rest is spun.
 const SPIN: Duration = Duration::from_micros(100);
 
 /// Makes the values that a thread writes: no two alike.
-struct Writer {
+pub(super) struct Writer {
     id: u16,
     sequence: u64,
-    value: Vec<u8>,
+    pub(super) value: Vec<u8>,
 }
 
 impl Writer {
-    fn next_value(&mut self, record: u64) -> &[u8] {
+    pub(super) fn next_value(&mut self, record: u64) -> &[u8] {
         self.sequence += 1;
         fill(record, Stamp::new(self.id, self.sequence), &mut self.value);
         &self.value
     }
 }
 
-/// A request of a window.
-#[derive(Clone, Copy)]
-struct Slot {
-    operation: Operation,
-    record: u64,
-    floor: u64,
-}
-
-/// One connection and its window.
-struct Lane {
-    connection: Box<dyn Connection>,
-    slots: Vec<Slot>,
-    started: Instant,
-    outstanding: usize,
-}
-
 /// Counts and phase of a thread.
-struct Meter<'r> {
+pub(super) struct Meter<'r> {
     phase: &'r Phase,
-    measuring: bool,
+    pub(super) measuring: bool,
     start: Instant,
     /// Operations after which this thread ends the run.
     share: u64,
-    tally: Tally,
+    pub(super) tally: Tally,
 }
 
 impl Meter<'_> {
     /// Whether to go on. Notices the change from warm-up to measuring.
     #[inline]
-    fn goes_on(&mut self) -> bool {
+    pub(super) fn goes_on(&mut self) -> bool {
         let phase = self.phase.get();
         if phase == Phase::MEASURED && !self.measuring {
             self.measuring = true;
@@ -68,7 +53,7 @@ impl Meter<'_> {
     }
 
     #[inline]
-    fn count(&mut self, operation: Operation, reply: Reply) {
+    pub(super) fn count(&mut self, operation: Operation, reply: Reply) {
         if self.measuring {
             self.tally.operations += 1;
             match operation {
@@ -82,8 +67,13 @@ impl Meter<'_> {
         }
     }
 
+    /// Operations left of this thread's share.
+    pub(super) fn left(&self) -> u64 {
+        self.share - self.tally.operations
+    }
+
     /// Nothing is counted from here on.
-    fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         let seconds = self.start.elapsed().as_secs_f64();
         if self.measuring && seconds > 0.0 {
             self.tally.rate = self.tally.operations as f64 / seconds;
@@ -116,15 +106,15 @@ impl Arrivals {
 
 /// A thread of a run.
 pub(super) struct Worker<'r> {
-    workload: &'r Workload,
-    plan: &'r Plan,
-    requests: Requests,
-    lanes: Vec<Lane>,
-    /// Of how many operations one is timed.
-    stride: u64,
-    writer: Writer,
-    checks: Checks,
-    meter: Meter<'r>,
+    pub(super) workload: &'r Workload,
+    pub(super) plan: &'r Plan,
+    pub(super) requests: Requests,
+    pub(super) lanes: Vec<Lane>,
+    /// Whether an operation is a matter of nanoseconds.
+    in_memory: bool,
+    pub(super) writer: Writer,
+    pub(super) checks: Checks,
+    pub(super) meter: Meter<'r>,
     arrivals: Option<Arrivals>,
 }
 
@@ -137,18 +127,17 @@ impl<'r> Worker<'r> {
         thread: usize,
         requests: Requests,
         connections: Vec<Box<dyn Connection>>,
-        stride: u64,
+        in_memory: bool,
         phase: &'r Phase,
     ) -> Self {
         let start = Instant::now();
-        let lane = |connection| Lane { connection, slots: Vec::new(), started: start, outstanding: 0 };
         let threads = plan.drive.threads as u64;
         Self {
             workload,
             plan,
             requests,
-            lanes: connections.into_iter().map(lane).collect(),
-            stride,
+            lanes: connections.into_iter().map(Lane::new).collect(),
+            in_memory,
             writer: Writer { id: thread as u16 + 1, sequence: 0, value: vec![0; workload.value_bytes] },
             checks: Checks::new(store, workload.value_bytes),
             meter: Meter {
@@ -175,6 +164,8 @@ impl<'r> Worker<'r> {
             self.windows()?;
         } else if self.plan.drive.batch > 1 {
             self.batches()?;
+        } else if self.in_memory {
+            self.calls_in_memory()?;
         } else {
             self.calls()?;
         }
@@ -182,22 +173,14 @@ impl<'r> Worker<'r> {
         Ok(self.meter.tally)
     }
 
-    /// One call after the other.
+    /// One call after the other, each timed and verified before the next.
     fn calls(&mut self) -> Result<(), BenchError> {
-        let Self { requests, lanes, stride, writer, checks, meter, arrivals, .. } = self;
+        let Self { requests, lanes, writer, checks, meter, arrivals, .. } = self;
         let Some(Lane { connection, .. }) = lanes.first_mut() else { return Ok(()) };
         let mut value = Vec::with_capacity(writer.value.len());
-        let mut until_timed = 0;
         while meter.goes_on() {
             let request = requests.next_request();
             let intended = arrivals.as_mut().map(Arrivals::wait_for_next);
-            if until_timed > 0 {
-                until_timed -= 1;
-                let reply = call(connection.as_mut(), request, writer, checks, &mut value)?;
-                meter.count(request.operation, reply);
-                continue;
-            }
-            until_timed = *stride - 1;
             let started = Instant::now();
             let reply = call(connection.as_mut(), request, writer, checks, &mut value)?;
             let ended = Instant::now();
@@ -260,102 +243,9 @@ impl<'r> Worker<'r> {
         }
         Ok(())
     }
-
-    /// A window of requests on each connection; in turn, each is awaited as a whole and filled anew.
-    fn windows(&mut self) -> Result<(), BenchError> {
-        let mut lanes = std::mem::take(&mut self.lanes);
-        for lane in &mut lanes {
-            self.submit(lane)?;
-        }
-        while self.meter.goes_on() {
-            for lane in &mut lanes {
-                self.await_all(lane)?;
-                self.write_modified(lane)?;
-                self.submit(lane)?;
-            }
-        }
-        self.meter.stop();
-        lanes.iter_mut().try_for_each(|lane| self.await_all(lane))
-    }
-
-    fn submit(&mut self, lane: &mut Lane) -> Result<(), BenchError> {
-        lane.slots.clear();
-        lane.started = Instant::now();
-        for (tag, request) in self.requests.next_few(self.plan.drive.depth).enumerate() {
-            let Request { operation, record, key } = request;
-            lane.slots.push(Slot { operation, record, floor: self.checks.floor(record) });
-            let submitted = match operation {
-                Operation::Read | Operation::ReadModifyWrite => lane.connection.submit_read(tag, key),
-                Operation::Update | Operation::Insert => {
-                    lane.connection.submit_write(tag, key, self.writer.next_value(record))
-                }
-            };
-            submitted.map_err(|error| self.checks.failed("submit", record, error))?;
-        }
-        lane.outstanding = lane.slots.len();
-        self.hand_out(lane, false)
-    }
-
-    fn await_all(&mut self, lane: &mut Lane) -> Result<(), BenchError> {
-        while lane.outstanding > 0 {
-            self.hand_out(lane, true)?;
-        }
-        Ok(())
-    }
-
-    /// Second half of the read-modify-writes, timed from the start of the first.
-    fn write_modified(&mut self, lane: &mut Lane) -> Result<(), BenchError> {
-        if self.workload.mix.read_modify_write == 0.0 {
-            return Ok(());
-        }
-        lane.slots.retain(|slot| slot.operation == Operation::ReadModifyWrite);
-        let mut key = Vec::new();
-        for (tag, slot) in lane.slots.iter_mut().enumerate() {
-            slot.operation = Operation::Update;
-            key.clear();
-            let _ = self.workload.key_shape().render(slot.record, &mut key);
-            lane.connection
-                .submit_write(tag, &key, self.writer.next_value(slot.record))
-                .map_err(|error| self.checks.failed("submit", slot.record, error))?;
-        }
-        lane.outstanding = lane.slots.len();
-        self.await_all(lane)
-    }
-
-    fn hand_out(&mut self, lane: &mut Lane, wait: bool) -> Result<(), BenchError> {
-        let Self { checks, meter, .. } = self;
-        let Lane { connection, slots, started, outstanding } = lane;
-        let (mut arrived, mut wrong) = (None, None);
-        let result = connection.complete(wait, &mut |completion| {
-            // What is handed out together was received together.
-            let arrived = *arrived.get_or_insert_with(Instant::now);
-            *outstanding = outstanding.saturating_sub(1);
-            let Slot { operation, record, floor } = slots[completion.tag];
-            let checked = completion
-                .outcome
-                .map_err(|error| checks.failed(name(operation), record, error))
-                .and_then(|found| settle(checks, operation, record, floor, found));
-            match checked {
-                // A read-modify-write is counted when its write ends.
-                Ok(_) if operation == Operation::ReadModifyWrite => {}
-                Ok(reply) => {
-                    meter.count(operation, reply);
-                    if meter.measuring {
-                        meter.tally.time(arrived - *started);
-                    }
-                }
-                Err(error) => wrong = Some(error),
-            }
-        });
-        if let Some(error) = wrong {
-            return Err(error);
-        }
-        result
-            .map_err(|error: TargetError| checks.failed("complete", slots.first().map_or(0, |slot| slot.record), error))
-    }
 }
 
-fn name(operation: Operation) -> &'static str {
+pub(super) fn name(operation: Operation) -> &'static str {
     match operation {
         Operation::Read => "read",
         Operation::Update => "update",
@@ -364,27 +254,8 @@ fn name(operation: Operation) -> &'static str {
     }
 }
 
-/// Checks the reply to a submitted request.
-fn settle(
-    checks: &mut Checks,
-    operation: Operation,
-    record: u64,
-    floor: u64,
-    found: Option<(&[u8], Reply)>,
-) -> Result<Reply, BenchError> {
-    match operation {
-        Operation::Read | Operation::ReadModifyWrite => checks.read(record, floor, found),
-        Operation::Update | Operation::Insert => {
-            let (_, reply) =
-                found.ok_or_else(|| checks.failed(name(operation), record, "the store did not write it"))?;
-            checks.note(record, reply.version);
-            Ok(reply)
-        }
-    }
-}
-
 #[inline]
-fn call(
+pub(super) fn call(
     connection: &mut dyn Connection,
     request: Request<'_>,
     writer: &mut Writer,

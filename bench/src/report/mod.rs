@@ -14,7 +14,7 @@ use serde::Serialize;
 pub use csv::csv;
 pub use html::html;
 pub use reading::reading;
-pub use table::table;
+pub use table::{grouped, significant, table};
 
 use crate::driver::{Drive, Run, new_histogram};
 use crate::environment::Environment;
@@ -153,6 +153,17 @@ impl Measurement {
     #[must_use]
     pub fn served_by(&self) -> String {
         let all: u64 = self.reads_served_by.values().sum();
+        // Writes go through the server's CPU on every path; on those around it, say that this is of the reads.
+        let writes = self.runs.iter().any(|run| run.writes > 0);
+        let around = [Route::Shm.served_by(), Route::Rdma.served_by()];
+        let reads = self.reads_by(all);
+        if writes && around.iter().any(|name| self.reads_served_by.contains_key(name)) {
+            return format!("reads {reads}, writes {}", Route::Tcp.served_by());
+        }
+        reads
+    }
+
+    fn reads_by(&self, all: u64) -> String {
         match self.reads_served_by.len() {
             0 => "server CPU".into(),
             1 => self.reads_served_by.keys().copied().collect(),

@@ -70,7 +70,8 @@ fn rate(interval: Interval) -> String {
 }
 
 /// A whole number with thin groups of three: 1,234,567.
-pub(super) fn grouped(value: f64) -> String {
+#[must_use]
+pub fn grouped(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -83,7 +84,8 @@ pub(super) fn grouped(value: f64) -> String {
 }
 
 /// Three significant digits, without an exponent.
-pub(super) fn significant(value: f64) -> String {
+#[must_use]
+pub fn significant(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
         small if small < 1.0 => format!("{value:.3}"),
@@ -96,14 +98,16 @@ pub(super) fn significant(value: f64) -> String {
 fn notes(report: &Report) -> Vec<String> {
     let measured = || report.rows.iter().filter_map(|row| Some((row.name(), row.measured.as_ref()?)));
     let mut notes = Vec::new();
+    let dropped: usize = measured().map(|(_, row)| row.dropped).sum();
+    if dropped > 0 {
+        notes.push(format!("{dropped} runs were dropped and repeated: others used the machine"));
+    }
+    let kept = || measured().flat_map(|(_, row)| &row.runs);
+    let disturbed = kept().filter(|run| run.disturbed).count();
+    if disturbed > 0 {
+        notes.push(format!("DISTURBED: in {disturbed} of the {} runs kept others used the machine", kept().count()));
+    }
     for (name, row) in measured() {
-        if row.dropped > 0 {
-            notes.push(format!("{name}: {} runs dropped and repeated: others used the machine", row.dropped));
-        }
-        let disturbed = row.runs.iter().filter(|run| run.disturbed).count();
-        if disturbed > 0 {
-            notes.push(format!("{name}: {disturbed} of {} runs were disturbed by others", row.runs.len()));
-        }
         if let Some(asked) = report.plan.rate
             && row.ops_per_s.median < 0.99 * asked
         {

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 pub use local::Local;
 pub use memcached::Memcached;
-pub use peer::{Peer, PeerKind};
+pub use peer::{Peer, PeerKind, is_loopback};
 pub use redis::Redis;
 pub use sidestep::{PathReport, ServerAddress, Sidestep, paths_of};
 

@@ -128,7 +128,8 @@ impl Drop for Peer {
 }
 
 /// Whether `address` is one of this host's loopback interface.
-pub(super) fn is_loopback(address: &str) -> bool {
+#[must_use]
+pub fn is_loopback(address: &str) -> bool {
     address.to_socket_addrs().is_ok_and(|mut all| all.all(|one| one.ip().is_loopback()))
 }
 

@@ -1,8 +1,9 @@
 //! Sidestep itself, over one of its paths. The only file that knows the client crate.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use sidestep_client::{Answer, Client, Error, Meta, Options, Path, PathMode, PutOptions, Session};
+use sidestep_client::{Answer, Client, Error, Meta, Options, Path, PathMode, PutOptions, Session, Ticket};
 
 use super::peer::is_loopback;
 use super::{Completion, Connection, EachCompletion, EachRead, Reply, Route, Target, TargetError};
@@ -120,8 +121,7 @@ impl Target for Sidestep {
 
     fn connect(&self, depth: usize) -> Result<Box<dyn Connection>, TargetError> {
         let session = self.client.session().map_err(TargetError::new)?;
-        let room = (2 * depth.max(1)).next_power_of_two();
-        Ok(Box::new(SidestepConnection { session, tags: vec![0; room], in_flight: 0 }))
+        Ok(Box::new(SidestepConnection { session, tags: VecDeque::with_capacity(depth) }))
     }
 
     fn server_cpu(&self) -> Option<Duration> {
@@ -139,26 +139,20 @@ impl Target for Sidestep {
 
     fn memory_in_use(&self) -> Result<Option<u64>, TargetError> {
         let stats = self.client.stats().map_err(TargetError::new)?;
-        Ok(stats.server("memory_in_use_bytes"))
+        let counters = stats.server("memory_usable_bytes").zip(stats.server("memory_free_bytes"));
+        Ok(counters.map(|(usable, free)| usable.saturating_sub(free)))
     }
 }
 
 struct SidestepConnection {
     session: Session,
-    /// Tag of each ticket in flight, by the low bits of its number; numbers are consecutive.
-    tags: Vec<usize>,
-    in_flight: usize,
+    /// What is in flight, oldest first. Replies come in that order as a rule, so that a ticket is found at the front.
+    tags: VecDeque<(Ticket, usize)>,
 }
 
 impl SidestepConnection {
-    fn place(&self, ticket: sidestep_client::Ticket) -> usize {
-        ticket.number() as usize & (self.tags.len() - 1)
-    }
-
-    fn keep(&mut self, tag: usize, submitted: Result<sidestep_client::Ticket, Error>) -> Result<(), TargetError> {
-        let place = self.place(submitted.map_err(TargetError::new)?);
-        self.tags[place] = tag;
-        self.in_flight += 1;
+    fn keep(&mut self, tag: usize, submitted: Result<Ticket, Error>) -> Result<(), TargetError> {
+        self.tags.push_back((submitted.map_err(TargetError::new)?, tag));
         Ok(())
     }
 }
@@ -192,10 +186,10 @@ impl Connection for SidestepConnection {
     }
 
     fn complete(&mut self, wait: bool, each: EachCompletion<'_>) -> Result<(), TargetError> {
-        let Self { session, tags, in_flight } = self;
-        let mask = tags.len() - 1;
+        let Self { session, tags } = self;
         let on = |completion: sidestep_client::Completion<'_>| {
-            *in_flight -= 1;
+            let place = tags.iter().position(|(ticket, _)| *ticket == completion.ticket);
+            let Some((_, tag)) = place.and_then(|place| tags.remove(place)) else { return };
             let outcome = match completion.answer {
                 Ok(Answer::Value(bytes, meta)) => Ok(Some((bytes, reply(meta)))),
                 Ok(Answer::Written { version }) => Ok(Some((&[][..], written(version)))),
@@ -203,7 +197,7 @@ impl Connection for SidestepConnection {
                 Ok(other) => Err(TargetError::new(format!("unexpected answer {other:?}"))),
                 Err(error) => Err(TargetError::new(error)),
             };
-            each(Completion { tag: tags[completion.ticket.number() as usize & mask], outcome });
+            each(Completion { tag, outcome });
         };
         if wait {
             session.poll(on);

@@ -56,12 +56,21 @@ pub struct Workload {
 pub const PRESETS: [&str; 9] = ["a", "b", "c", "d", "f", "kv64", "kv1k", "kv16k", "kv1m"];
 
 impl Workload {
-    /// A workload by name: YCSB's `a` to `f`, or one of ours, which are read-only, uniform, with keys of 24 B and one
-    /// value of the size in their name.
+    /// A workload by name, as [`Workload::preset_properties`] has it.
     ///
     /// # Errors
     /// `e`, with the reason; a name that is not known.
     pub fn preset(name: &str) -> Result<Self, BenchError> {
+        let (name, properties) = Self::preset_properties(name)?;
+        Self::from_properties(&name, &properties)
+    }
+
+    /// Name and properties of YCSB's `a` to `f`, or of one of ours, which are read-only, uniform, with keys of 24 B and one
+    /// value of the size in their name.
+    ///
+    /// # Errors
+    /// `e`, with the reason; a name that is not known.
+    pub fn preset_properties(name: &str) -> Result<(String, PropertyMap), BenchError> {
         let name = name.to_ascii_lowercase();
         let name = name.strip_prefix("workload").unwrap_or(&name);
         let mut properties = PropertyMap::new();
@@ -105,7 +114,7 @@ impl Workload {
                 return Err(BenchError::Usage(format!("workload {name:?} is not known; there are {known}")));
             }
         }
-        Self::from_properties(name, &properties)
+        Ok((name.to_owned(), properties))
     }
 
     /// How its record numbers become keys.

@@ -57,8 +57,9 @@ fn mix(mut bits: u64) -> u64 {
     bits ^ bits >> 31
 }
 
+/// Record and stamp are in the value beside what is made from them, so that one round of mixing is enough.
 fn seed(record: u64, stamp: Stamp) -> u64 {
-    mix(mix(record.wrapping_add(GOLDEN)) ^ stamp.0)
+    mix(record.wrapping_mul(GOLDEN) ^ stamp.0.rotate_left(32))
 }
 
 /// Makes `value` the bytes for `record`, keeping its length.

@@ -42,11 +42,11 @@ impl<S: Read + Write + AsFd> Connection<S> {
 
     /// The last word to a client that kept the server waiting beyond [`Connection::deadline`].
     pub(crate) fn expire(&mut self, turn: &mut Turn<'_>) {
-        turn.metrics.timed_out.add(1);
-        if self.send_by.is_some() {
-            return;
-        }
         match &self.phase {
+            // It had its last word.
+            Phase::Closing(_) => return,
+            // It does not take what it is told.
+            _ if self.send_by.is_some() => {}
             Phase::Handshake(_) => {
                 let limit_ms = turn.service.timeouts.handshake.as_millis();
                 self.output.raw(&refusal(&format!("expected the handshake to be done within {limit_ms} ms")));
@@ -55,8 +55,8 @@ impl<S: Read + Write + AsFd> Connection<S> {
                 let text = "expected the rest of the request in time";
                 self.output.reply(0, Status::BadRequest, 0, text.as_bytes());
             }
-            Phase::Closing(_) => return,
         }
+        turn.metrics.timed_out.add(1);
         // The connection is over either way.
         let _ = self.output.flush(&mut self.stream, turn.service.store.memory());
     }

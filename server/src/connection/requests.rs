@@ -15,10 +15,17 @@ use crate::metrics::WorkerMetrics;
 use crate::output::Output;
 use crate::service::{Caller, Superseded};
 
+/// Requests whose memory is fetched ahead: about as many misses as a core has under way at once.
+const PREFETCHED_KEYS: usize = 16;
+
 impl<S: Read + Write + AsFd> Connection<S> {
     /// Answers what has been received, as far as there is room for replies.
     pub(super) fn consume(&mut self, turn: &mut Turn<'_>) {
+        let mut prefetched = 0;
         while !self.output.is_full() {
+            if turn.input.position() >= prefetched && matches!(self.phase, Phase::Open(_, Body::Frames)) {
+                prefetched = turn.input.position() + prefetch(turn);
+            }
             let going_on = match &mut self.phase {
                 Phase::Handshake(_) => self.handshake(turn),
                 Phase::Open(..) => self.open(turn).unwrap_or_else(|Superseded| {
@@ -40,12 +47,11 @@ impl<S: Read + Write + AsFd> Connection<S> {
     /// One step of the handshake. False if it waits for more bytes.
     fn handshake(&mut self, turn: &mut Turn<'_>) -> bool {
         let Phase::Handshake(handshake) = &mut self.phase else { return true };
-        let (step, used) = if turn.stopping {
-            let reason = "the server is stopping".to_owned();
-            (Step::Refuse(refusal(&reason), reason), turn.input.unread().len())
-        } else {
-            handshake.advance(turn.input.unread(), turn.service)
-        };
+        if turn.stopping {
+            self.refuse("the server is stopping", turn.metrics);
+            return true;
+        }
+        let (step, used) = handshake.advance(turn.input.unread(), turn.service);
         turn.input.advance(used);
         match step {
             Step::More => return false,
@@ -55,14 +61,17 @@ impl<S: Read + Write + AsFd> Connection<S> {
                 self.phase = Phase::Open(session, Body::Frames);
                 self.receive_by = None;
             }
-            Step::Refuse(message, reason) => {
-                debug!(reason, "client refused");
-                turn.metrics.refused.add(1);
-                self.output.raw(&message);
-                self.phase = Phase::Closing(false);
-            }
+            Step::Refuse(reason) => self.refuse(&reason, turn.metrics),
         }
         true
+    }
+
+    /// Tells the client in place of the next handshake message why it is not let in.
+    pub(crate) fn refuse(&mut self, reason: &str, metrics: &WorkerMetrics) {
+        debug!(reason, "client refused");
+        metrics.refused.add(1);
+        self.output.raw(&refusal(reason));
+        self.phase = Phase::Closing(false);
     }
 
     /// The next request or part of one. False if it waits for more bytes.
@@ -143,6 +152,27 @@ impl<S: Read + Write + AsFd> Connection<S> {
         }
         Ok(true)
     }
+}
+
+/// Starts fetching what the next requests will look at, all at once: one key's misses take as long as those of
+/// all of them. Returns the bytes of these requests.
+fn prefetch(turn: &Turn<'_>) -> usize {
+    let store = &turn.service.store;
+    let unread = turn.input.unread();
+    let (mut keys, mut bytes) = ([&unread[..0]; PREFETCHED_KEYS], 0);
+    let mut found = 0;
+    while found < PREFETCHED_KEYS
+        && let Frame::Whole(request, frame_bytes) = frame::next(&unread[bytes..], store.max_value_bytes())
+    {
+        bytes += frame_bytes;
+        keys[found] = request.key;
+        found += usize::from(!request.key.is_empty());
+    }
+    if found > 1 {
+        keys[..found].iter().for_each(|key| store.prefetch_window(key));
+        keys[..found].iter().for_each(|key| store.prefetch_item(key));
+    }
+    bytes
 }
 
 /// The reply to a request that the server does not take any more.

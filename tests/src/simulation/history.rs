@@ -21,6 +21,10 @@ struct KeyHistory {
     writes: Vec<Write>,
     newest_returned: usize,
     last_version: u64,
+    /// Version of the newest state; 0 = absent.
+    version: u64,
+    /// What each version was read as.
+    named: BTreeMap<u64, Vec<u8>>,
 }
 
 /// The writes to all keys.
@@ -35,6 +39,8 @@ impl History {
             writes: vec![Write { end: Some(0), state: None }],
             newest_returned: 0,
             last_version: 0,
+            version: 0,
+            named: BTreeMap::new(),
         })
     }
 
@@ -71,8 +77,9 @@ impl History {
     }
 
     /// A write under way ended in a kill, and this is what a recovered table says of its key.
-    pub(crate) fn settle(&mut self, key: usize, found: &State, now: u64) -> Result<(), String> {
+    pub(crate) fn settle(&mut self, key: usize, found: &State, version: u64, now: u64) -> Result<(), String> {
         let history = self.key(key);
+        history.version = version;
         let Some(last) = history.writes.last_mut() else { return Ok(()) };
         if last.end.is_some() {
             return Ok(());
@@ -95,6 +102,26 @@ impl History {
             return Err(format!("key {key}: version {version} after {}", history.last_version));
         }
         history.last_version = version;
+        history.version = version;
+        Ok(())
+    }
+
+    /// The newest state is absence.
+    pub(crate) fn absent(&mut self, key: usize) {
+        self.key(key).version = 0;
+    }
+
+    /// Version of the newest state that was acknowledged or settled; 0 = absent.
+    pub(crate) fn version_of(&mut self, key: usize) -> u64 {
+        self.key(key).version
+    }
+
+    /// A read found this value under this version: no other ever had it.
+    pub(crate) fn names(&mut self, key: usize, version: u64, value: &[u8]) -> Result<(), String> {
+        let named = self.key(key).named.entry(version).or_insert_with(|| value.to_vec());
+        if named != value {
+            return Err(format!("key {key}: version {version} names two values"));
+        }
         Ok(())
     }
 
@@ -158,6 +185,9 @@ mod tests {
         let mut undone = history();
         undone.read(1, 11, 0, &Some(vec![2])).unwrap();
         assert!(undone.undo(1).is_err(), "returned and then not done");
-        assert!(history().settle(1, &None, 30).is_err(), "an acknowledged write lost");
+        assert!(history().settle(1, &None, 0, 30).is_err(), "an acknowledged write lost");
+        let mut named = history();
+        named.names(1, 5, &[1]).unwrap();
+        assert!(named.names(1, 5, &[2]).is_err(), "one version, two values");
     }
 }

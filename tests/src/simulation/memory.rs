@@ -2,16 +2,32 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
+use sidestep_core::layout::root;
 use sidestep_core::memory::{Memory, MemoryMut};
 use sidestep_fabric::sim::SimMemory;
 
 /// [`SimMemory`] whose hook runs, and whose kill may come, before every word of a write.
 #[derive(Clone, Debug)]
-pub(crate) struct WordByWord(pub(crate) Arc<SimMemory>);
+pub(crate) struct WordByWord(pub(crate) Arc<SimMemory>, Arc<AtomicU64>);
+
+/// No kill is aimed at a split.
+const UNAIMED: u64 = u64::MAX;
+
+impl WordByWord {
+    pub(crate) fn new(memory: SimMemory) -> Self {
+        Self(Arc::new(memory), Arc::new(AtomicU64::new(UNAIMED)))
+    }
+
+    /// Kills the server this many stores after the next one of a split intent: random kills hardly meet a split.
+    pub(crate) fn kill_in_split(&self, stores: u64) {
+        self.1.store(stores, Ordering::Relaxed);
+    }
+}
 
 impl Memory for WordByWord {
     fn words(&self) -> u64 {
@@ -29,6 +45,13 @@ impl Memory for WordByWord {
 
 impl MemoryMut for WordByWord {
     fn store(&self, word: u64, value: u64) {
+        let is_intent = (root::INTENTS_WORD..root::INTENTS_WORD + root::INTENTS).contains(&word);
+        if is_intent && value != 0 {
+            let stores = self.1.swap(UNAIMED, Ordering::Relaxed);
+            if stores != UNAIMED {
+                self.0.kill_at(self.0.stores() + stores);
+            }
+        }
         self.0.store(word, value);
     }
     fn fetch_max(&self, word: u64, value: u64) -> u64 {

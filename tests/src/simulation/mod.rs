@@ -5,10 +5,16 @@
 //! sampled one word at a time, in any order. They start from stale directory entries and stale locations,
 //! extents are reused at once, the server is killed between two stores and recovers under the readers.
 //! What a reader returns must be explained by the history of its key.
+//!
+//! What only two writers can show is in `writers.rs`. `scripts/mutants` shows that all this can fail.
 
 mod history;
 mod memory;
 mod reader;
+mod setup;
 mod world;
+mod writers;
 
-pub use world::{Outcome, Plan, keys, run};
+pub use setup::keys;
+pub use world::{Outcome, Plan, run};
+pub use writers::{Meeting, meet};

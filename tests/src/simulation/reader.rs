@@ -85,6 +85,11 @@ impl Reader {
         self.lookup.entry()
     }
 
+    /// No word of its READs was sampled yet.
+    pub(crate) fn has_just_posted(&self) -> bool {
+        self.reads.iter().all(|read| read.left.len() == read.values.len())
+    }
+
     /// Samples one word; when a READ is whole the machine goes on. Returns the end when there is one.
     pub(crate) fn advance(&mut self, memory: &impl Memory, random: &mut Xoshiro256PlusPlus) -> Option<End> {
         let open: Vec<usize> = (0..self.reads.len()).filter(|&i| !self.reads[i].left.is_empty()).collect();

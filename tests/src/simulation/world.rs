@@ -1,10 +1,9 @@
 //! The server's operations, the readers between its stores, and the checks.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
-use sidestep_core::hash::KeyHash;
 use sidestep_core::layout::directory::DirectoryWord;
 use sidestep_core::lookup::{CachedLocation, Geometry, Trace};
 use sidestep_core::memory::Memory;
@@ -14,10 +13,7 @@ use sidestep_server::store::{Store, StoreOptions, WriteError, check};
 use super::history::{History, State};
 use super::memory::WordByWord;
 use super::reader::{End, Reader};
-
-const MEMORY_BYTES: u64 = 1 << 20;
-const SEGMENT_BYTES: u64 = 256 << 10;
-const TABLE_ID: u64 = 0x51de_57e9;
+use super::setup::{MEMORY_BYTES, Mix, keys, options};
 
 /// What a run does.
 #[derive(Clone, Copy, Debug)]
@@ -47,40 +43,22 @@ pub struct Outcome {
     pub trace: Trace,
 }
 
-/// Keys that crowd into two windows, some of them with the same fingerprint.
-pub fn keys() -> &'static [Vec<u8>] {
-    static KEYS: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
-    KEYS.get_or_init(|| {
-        let mut keys = Vec::new();
-        let mut wanted = |count: usize, good: &dyn Fn(KeyHash) -> bool| {
-            (0u64..)
-                .map(|i| format!("{i:x}").into_bytes())
-                .filter(|key| good(KeyHash::of(key, TABLE_ID)))
-                .take(count)
-                .for_each(|key| {
-                    if !keys.contains(&key) {
-                        keys.push(key);
-                    }
-                });
-        };
-        wanted(24, &|hash| hash.home() == 9);
-        wanted(4, &|hash| hash.home() == 10);
-        wanted(4, &|hash| hash.home() == 9 && hash.fingerprint() == 77);
-        keys
-    })
-}
-
 struct Slot {
     reader: Option<Reader>,
     key: usize,
     start: u64,
     oldest: usize,
+    /// It samples nothing before this time: a READ may take as long as it likes.
+    pause: u64,
 }
 
 struct World {
     memory: WordByWord,
     random: Xoshiro256PlusPlus,
     geometry: Geometry,
+    mix: Mix,
+    /// Key of the operation under way.
+    hot: usize,
     now: u64,
     history: History,
     slots: Vec<Slot>,
@@ -95,14 +73,23 @@ impl World {
     /// Between two stores: some readers sample some words.
     fn between(&mut self) {
         self.now += 1;
-        for _ in 0..self.random.random_range(0..4) {
+        for _ in 0..self.random.random_range(0..6) {
             let slot = self.random.random_range(0..self.slots.len());
-            self.step(slot);
+            if self.slots[slot].pause <= self.now {
+                self.step(slot);
+            }
         }
-        if self.random.random_range(0..400) == 0 {
-            let key = self.random.random_range(0..keys().len());
-            self.alone(key);
+        // Whole lookups, one after the other, of the key that is being written: what the first one sees the next one must.
+        if self.random.random_range(0..16) == 0 {
+            for _ in 0..self.random.random_range(1..4) {
+                let key = if self.random.random_range(0..8) == 0 { self.any_key() } else { self.hot };
+                self.alone(key);
+            }
         }
+    }
+
+    fn any_key(&mut self) -> usize {
+        self.mix.keys[self.random.random_range(0..self.mix.keys.len())]
     }
 
     fn begin(&mut self, key: usize) -> Slot {
@@ -114,12 +101,12 @@ impl World {
         let reader = Reader::start(&keys()[key], self.geometry, entry, location, &mut self.random);
         let oldest = self.history.oldest_allowed(key);
         self.now += 1;
-        Slot { reader: Some(reader), key, start: self.now, oldest }
+        Slot { reader: Some(reader), key, start: self.now, oldest, pause: 0 }
     }
 
     fn step(&mut self, index: usize) {
         if self.slots[index].reader.is_none() {
-            let key = self.random.random_range(0..keys().len());
+            let key = if self.random.random() { self.any_key() } else { self.hot };
             self.slots[index] = self.begin(key);
         }
         let memory = self.memory.clone();
@@ -130,6 +117,12 @@ impl World {
             if let Some(reader) = slot.reader.take() {
                 self.end(&reader, key, start, oldest, end);
             }
+            return;
+        }
+        let often = if reader.has_just_posted() { 4 } else { 32 };
+        if self.random.random_range(0..often) == 0 {
+            let longest = [20, 100, 400][self.random.random_range(0..3)];
+            slot.pause = self.now + self.random.random_range(0..longest);
         }
     }
 
@@ -146,6 +139,8 @@ impl World {
                 if !self.locations[key].contains(&found.location) {
                     self.locations[key].push(found.location);
                 }
+                let named = self.history.names(key, found.version, &value);
+                self.fail(named);
                 Some(value)
             }
             End::Absent => None,
@@ -160,7 +155,7 @@ impl World {
         let mut slot = self.begin(key);
         let memory = self.memory.clone();
         loop {
-            let Some(reader) = slot.reader.as_mut() else { return None };
+            let reader = slot.reader.as_mut()?;
             let Some(end) = reader.advance(&memory, &mut self.random) else { continue };
             let state = match &end {
                 End::Found { value, .. } => Some(value.clone()),
@@ -193,13 +188,8 @@ fn lock(world: &Shared) -> MutexGuard<'_, World> {
 /// Runs a plan. An error says what was violated.
 pub fn run(plan: Plan) -> Result<Outcome, String> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(plan.seed);
-    let memory = WordByWord(Arc::new(SimMemory::new(MEMORY_BYTES / 8, plan.seed)));
-    let options = StoreOptions {
-        segment_bytes: Some(SEGMENT_BYTES),
-        table_id: Some(TABLE_ID),
-        reuse_at_once: true,
-        ..StoreOptions::default()
-    };
+    let memory = WordByWord::new(SimMemory::new(MEMORY_BYTES / 8, plan.seed));
+    let options = options();
     let mut store = Store::create(memory.clone(), &options).map_err(|error| error.to_string())?;
     let world: Shared = Arc::new(Mutex::new(World {
         memory: memory.clone(),
@@ -209,9 +199,11 @@ pub fn run(plan: Plan) -> Result<Outcome, String> {
             memory_bytes: store.memory_bytes(),
             max_value_bytes: store.max_value_bytes(),
         },
+        mix: Mix::new(&mut random),
+        hot: 0,
         now: 1,
         history: History::default(),
-        slots: (0..plan.readers).map(|_| Slot { reader: None, key: 0, start: 0, oldest: 0 }).collect(),
+        slots: (0..plan.readers).map(|_| Slot { reader: None, key: 0, start: 0, oldest: 0, pause: 0 }).collect(),
         entries: vec![Vec::new(); keys().len()],
         locations: vec![Vec::new(); keys().len()],
         outcome: Outcome::default(),
@@ -219,11 +211,20 @@ pub fn run(plan: Plan) -> Result<Outcome, String> {
     }));
     let between = world.clone();
     memory.0.on_store(move |_| lock(&between).between());
+    let mut key = lock(&world).any_key();
     for number in 0..plan.operations {
         if plan.kills && random.random_range(0..8) == 0 {
-            memory.0.kill_at(memory.0.stores() + random.random_range(0..60));
+            match random.random_range(0..4) {
+                0 => memory.kill_in_split(random.random_range(0..600)),
+                1 => memory.0.kill_at(memory.0.stores() + random.random_range(0..600)),
+                _ => memory.0.kill_at(memory.0.stores() + random.random_range(0..60)),
+            }
         }
-        let key = random.random_range(0..keys().len());
+        // Often the same key again, so that a write follows on what a kill or another write has just left.
+        if random.random_range(0..3) != 0 {
+            key = lock(&world).any_key();
+        }
+        lock(&world).hot = key;
         let killed = until_killed(|| operation(&store, &world, key, number, &mut random));
         match killed {
             Ok(result) => result?,
@@ -258,24 +259,40 @@ fn operation(
         world.now += 1;
         let now = world.now;
         world.history.end(key, now);
+        world.history.absent(key);
         return Ok(());
     }
-    let length = [8, 30, 100, 250][random.random_range(0..4)];
+    let (length, version) = {
+        let mut world = lock(world);
+        (world.mix.lengths[random.random_range(0..world.mix.lengths.len())], world.history.version_of(key))
+    };
     let mut value = (number as u64).to_le_bytes().to_vec();
     value.resize(length, number as u8);
     lock(world).history.begin(key, Some(value.clone()));
-    let wrong = random.random_range(0..10) == 0;
-    let written = store.put(bytes, &value, wrong.then_some(u64::MAX), 0);
+    // 0 means absent; what is expected is right or wrong for certain.
+    let expect = match random.random_range(0..10) {
+        0 => Some(version + 1),
+        1 if version > 0 => Some(0),
+        2..5 => Some(version),
+        _ => None,
+    };
+    let written = store.put(bytes, &value, expect, 0);
     let mut world = lock(world);
     world.now += 1;
     let now = world.now;
     match written {
+        Ok(_) if expect.is_some_and(|expected| expected != version) => {
+            Err(format!("key {key}: version {version} was replaced though {expect:?} was expected"))
+        }
         Ok(version) => {
             world.history.end(key, now);
             world.history.version(key, version)
         }
-        Err(WriteError::Full(_) | WriteError::VersionMismatch { .. }) => world.history.undo(key),
-        Err(error) => Err(error.to_string()),
+        Err(WriteError::VersionMismatch { found }) if found == version && expect != Some(version) => {
+            world.history.undo(key)
+        }
+        Err(WriteError::Full(_)) => world.history.undo(key),
+        Err(error) => Err(format!("key {key} at version {version}, expecting {expect:?}: {error}")),
     }
 }
 
@@ -307,19 +324,20 @@ fn recover(
     let found = world.alone_after_recovery(key);
     world.now += 1;
     let now = world.now;
-    world.history.settle(key, &found, now)?;
+    let (state, version) = found.map_or((None, 0), |(value, version)| (Some(value), version));
+    world.history.settle(key, &state, version, now)?;
     Ok(store)
 }
 
 impl World {
     /// What a recovered table says of a key, without a word to the history: that is settled with it.
-    fn alone_after_recovery(&mut self, key: usize) -> State {
+    fn alone_after_recovery(&mut self, key: usize) -> Option<(Vec<u8>, u64)> {
         let memory = self.memory.clone();
         let mut reader = Reader::start(&keys()[key], self.geometry, None, None, &mut self.random);
         loop {
             match reader.advance(&memory, &mut self.random) {
                 None => {}
-                Some(End::Found { value, .. }) => return Some(value),
+                Some(End::Found { value, found }) => return Some((value, found.version)),
                 Some(End::Absent) => return None,
                 Some(End::Ask) => {
                     self.fail(Err(format!("key {key}: a reader had to ask after a recovery")));

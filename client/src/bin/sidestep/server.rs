@@ -9,7 +9,7 @@ use crate::failure::Failure;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServerArgs {
-    /// The server: HOST, HOST:PORT or [IPV6]:PORT
+    /// The server: HOST or HOST:PORT, an IPv6 address with a port in brackets
     #[arg(long, global = true, value_name = "ADDR", env = "SIDESTEP_SERVER", default_value = "127.0.0.1:7411")]
     server: String,
     /// The path that reads take; auto is shm on the server's host, else tcp

@@ -1,0 +1,65 @@
+//! The command line.
+
+mod compare;
+mod fill;
+mod load;
+mod run;
+mod shared;
+
+use clap::{Parser, Subcommand};
+
+use sidestep_bench::error::BenchError;
+use sidestep_bench::interrupt;
+
+/// What does bypassing the server's CPU change, on this machine, for this workload?
+///
+/// Exit codes: 0 done, 1 a store returned wrong data, 2 usage, 3 cannot reach or start a store, 4 an operation failed.
+#[derive(Debug, Parser)]
+#[command(name = "sidestep-bench", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Write a workload's records.
+    Load(load::Load),
+    /// Run a workload on one path of a loaded store.
+    Run(run::Run),
+    /// Every path that works here, the ceiling and the peers asked for, interleaved.
+    Compare(compare::Compare),
+    /// Insert until N: insert rate and memory of each tenth.
+    Fill(fill::Fill),
+}
+
+/// Does what the command line says.
+pub(crate) fn run() -> Result<(), BenchError> {
+    let arguments = Arguments::parse_from(std::env::args().map(|argument| shared::as_ours(&argument)));
+    interrupt::catch()?;
+    match arguments.command {
+        Command::Load(load) => load.run(),
+        Command::Run(run) => run.run(),
+        Command::Compare(compare) => compare.run(),
+        Command::Fill(fill) => fill.run(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn ycsbs_spellings_are_taken() {
+        let line = "sidestep-bench run -P /dev/null -p recordcount=5 -threads 4 -target 1000 -s --path local";
+        let arguments = Arguments::try_parse_from(line.split(' ').map(shared::as_ours)).expect("parsed");
+        assert!(matches!(arguments.command, Command::Run(_)));
+    }
+}

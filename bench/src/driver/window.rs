@@ -1,0 +1,145 @@
+//! The loop of a thread that keeps a window of requests in flight on each of its connections.
+
+use std::time::Instant;
+
+use super::checks::Checks;
+use super::worker::{Worker, name};
+use crate::error::BenchError;
+use crate::target::{Connection, Reply, TargetError};
+use crate::workload::{Operation, Request};
+
+/// A request of a window.
+#[derive(Clone, Copy)]
+struct Slot {
+    operation: Operation,
+    record: u64,
+    floor: u64,
+}
+
+/// One connection and its window.
+pub(super) struct Lane {
+    pub(super) connection: Box<dyn Connection>,
+    slots: Vec<Slot>,
+    started: Instant,
+    outstanding: usize,
+}
+
+impl Lane {
+    pub(super) fn new(connection: Box<dyn Connection>) -> Self {
+        Self { connection, slots: Vec::new(), started: Instant::now(), outstanding: 0 }
+    }
+}
+
+impl Worker<'_> {
+    /// A window of requests on each connection; in turn, each is awaited as a whole and filled anew.
+    pub(super) fn windows(&mut self) -> Result<(), BenchError> {
+        let mut lanes = std::mem::take(&mut self.lanes);
+        for lane in &mut lanes {
+            self.submit(lane)?;
+        }
+        while self.meter.goes_on() {
+            for lane in &mut lanes {
+                self.await_all(lane)?;
+                self.write_modified(lane)?;
+                self.submit(lane)?;
+            }
+        }
+        self.meter.stop();
+        lanes.iter_mut().try_for_each(|lane| self.await_all(lane))
+    }
+
+    fn submit(&mut self, lane: &mut Lane) -> Result<(), BenchError> {
+        lane.slots.clear();
+        lane.started = Instant::now();
+        for (tag, request) in self.requests.next_few(self.plan.drive.depth).enumerate() {
+            let Request { operation, record, key } = request;
+            lane.slots.push(Slot { operation, record, floor: self.checks.floor(record) });
+            let submitted = match operation {
+                Operation::Read | Operation::ReadModifyWrite => lane.connection.submit_read(tag, key),
+                Operation::Update | Operation::Insert => {
+                    lane.connection.submit_write(tag, key, self.writer.next_value(record))
+                }
+            };
+            submitted.map_err(|error| self.checks.failed("submit", record, error))?;
+        }
+        lane.outstanding = lane.slots.len();
+        self.hand_out(lane, false)
+    }
+
+    fn await_all(&mut self, lane: &mut Lane) -> Result<(), BenchError> {
+        while lane.outstanding > 0 {
+            self.hand_out(lane, true)?;
+        }
+        Ok(())
+    }
+
+    /// Second half of the read-modify-writes, timed from the start of the first.
+    fn write_modified(&mut self, lane: &mut Lane) -> Result<(), BenchError> {
+        if self.workload.mix.read_modify_write == 0.0 {
+            return Ok(());
+        }
+        lane.slots.retain(|slot| slot.operation == Operation::ReadModifyWrite);
+        let mut key = Vec::new();
+        for (tag, slot) in lane.slots.iter_mut().enumerate() {
+            slot.operation = Operation::Update;
+            key.clear();
+            let _ = self.workload.key_shape().render(slot.record, &mut key);
+            lane.connection
+                .submit_write(tag, &key, self.writer.next_value(slot.record))
+                .map_err(|error| self.checks.failed("submit", slot.record, error))?;
+        }
+        lane.outstanding = lane.slots.len();
+        self.await_all(lane)
+    }
+
+    fn hand_out(&mut self, lane: &mut Lane, wait: bool) -> Result<(), BenchError> {
+        let Self { checks, meter, .. } = self;
+        let Lane { connection, slots, started, outstanding } = lane;
+        let (mut arrived, mut wrong) = (None, None);
+        let result = connection.complete(wait, &mut |completion| {
+            // What is handed out together was received together.
+            let arrived = *arrived.get_or_insert_with(Instant::now);
+            *outstanding = outstanding.saturating_sub(1);
+            let Slot { operation, record, floor } = slots[completion.tag];
+            let checked = completion
+                .outcome
+                .map_err(|error| checks.failed(name(operation), record, error))
+                .and_then(|found| settle(checks, operation, record, floor, found));
+            match checked {
+                // A read-modify-write is counted when its write ends.
+                Ok(_) if operation == Operation::ReadModifyWrite => {}
+                Ok(reply) => {
+                    meter.count(operation, reply);
+                    if meter.measuring {
+                        meter.tally.time(arrived - *started);
+                    }
+                }
+                Err(error) => wrong = Some(error),
+            }
+        });
+        if let Some(error) = wrong {
+            return Err(error);
+        }
+        result
+            .map_err(|error: TargetError| checks.failed("complete", slots.first().map_or(0, |slot| slot.record), error))
+    }
+}
+
+/// Checks the reply to a submitted request.
+fn settle(
+    checks: &mut Checks,
+    operation: Operation,
+    record: u64,
+    floor: u64,
+    found: Option<(&[u8], Reply)>,
+) -> Result<Reply, BenchError> {
+    match operation {
+        Operation::Read | Operation::ReadModifyWrite => checks.read(record, floor, found),
+        Operation::Update | Operation::Insert => {
+            let (_, reply) =
+                found.ok_or_else(|| checks.failed(name(operation), record, "the store did not write it"))?;
+            checks.note(record, reply.version);
+            Ok(reply)
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Server processes for tests.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A program of this workspace, built beside the test that runs.
+pub fn program(name: &str) -> PathBuf {
+    let mut folder = std::env::current_exe().expect("the test's own path");
+    folder.pop();
+    if folder.ends_with("deps") {
+        folder.pop();
+    }
+    let program = folder.join(name);
+    assert!(program.exists(), "{} is not built: cargo build --workspace --bins", program.display());
+    program
+}
+
+/// A `sidestep-server` process. Killed when dropped.
+#[derive(Debug)]
+pub struct ServerProcess {
+    child: Child,
+    address: String,
+    line: String,
+    _stderr: Option<ChildStderr>,
+}
+
+impl ServerProcess {
+    /// Starts one and waits for its line. The arguments come after `--listen`.
+    pub fn start(listen: &str, args: &[&str]) -> Self {
+        let mut child = Command::new(program("sidestep-server"))
+            .args(["--listen", listen])
+            .args(args)
+            .env("RUST_LOG", "warn")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit())
+            .spawn()
+            .expect("the server starts");
+        let mut line = String::new();
+        let stdout = child.stdout.take().expect("a pipe");
+        BufReader::new(stdout).read_line(&mut line).expect("the server's line");
+        let address = line
+            .strip_prefix("listening on ")
+            .and_then(|rest| rest.split(';').next())
+            .unwrap_or_else(|| panic!("expected `listening on ADDR; …`, found {line:?}"))
+            .trim()
+            .to_owned();
+        Self { child, address, line, _stderr: None }
+    }
+
+    /// Runs one that must not come up; its exit code and what it said on stderr.
+    pub fn refused(args: &[&str]) -> (Option<i32>, String) {
+        let mut child = Command::new(program("sidestep-server"))
+            .args(args)
+            .env("RUST_LOG", "error")
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the server starts");
+        let mut text = String::new();
+        if let Some(mut stderr) = child.stderr.take() {
+            stderr.read_to_string(&mut text).expect("stderr");
+        }
+        (child.wait().expect("it ends").code(), text)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The line that it printed when it was ready.
+    pub fn line(&self) -> &str {
+        &self.line
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("the process is there");
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> ExitStatus {
+        self.child.wait().expect("it ends")
+    }
+
+    /// SIGKILL, and its end.
+    pub fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        self.wait();
+    }
+
+    /// User and system time so far, in clock ticks, of `/proc/PID/stat`.
+    pub fn cpu_ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("a live process");
+        // After the parenthesized name: state is field 3, utime 14, stime 15.
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        fields[11].parse::<u64>().expect("utime") + fields[12].parse::<u64>().expect("stime")
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A folder on tmpfs, where a table's file is memory and outlives its server.
+pub fn tmpfs_folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(Path::new("/dev/shm")).expect("a folder on tmpfs")
+}
