@@ -1,7 +1,7 @@
 //! Opening a connection: who speaks, which versions, may it enter, what does it get.
 //!
 //! Every handshake message is a [`Preamble`] and a bincode body of at most
-//! [`MAX_CONTROL_BYTES`](crate::limits::MAX_CONTROL_BYTES):
+//! [`MAX_CONTROL_BYTES`]:
 //!
 //! ```text
 //!     client -> server  Hello
