@@ -33,7 +33,7 @@ pub(crate) struct Table {
 pub(crate) struct Folder {
     path: PathBuf,
     /// `flock(2)` on the folder itself: it is there before any table is, and ends with the process.
-    _lock: File,
+    lock: File,
 }
 
 impl Folder {
@@ -44,7 +44,7 @@ impl Folder {
             return Err(failed(std::io::ErrorKind::NotADirectory.into()));
         }
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: file }),
+            Ok(()) => Ok(Self { path: path.to_owned(), lock: file }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(ServerError::InUse { path: path.to_owned() }),
             Err(errno) => Err(failed(errno.into())),
         }
@@ -92,6 +92,16 @@ pub(crate) fn open(config: &Config) -> Result<Table, ServerError> {
         ByteSize(store.segment_bytes())
     );
     Ok(Table { store, description, lock })
+}
+
+/// Unlocks by name: a child of this process that is between fork and exec has the descriptor too, and
+/// closing ours alone would leave the folder locked until it is gone.
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = flock(&self.lock, FlockOperation::Unlock) {
+            warn!(%error, folder = %self.path.display(), "cannot unlock the folder");
+        }
+    }
 }
 
 fn folder_error(path: &Path, source: std::io::Error) -> ServerError {

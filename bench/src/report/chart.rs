@@ -9,7 +9,7 @@ const INK: RGBColor = RGBColor(1, 2, 3);
 /// What the grid is drawn in; replaced by a variable of the page.
 const GRID: RGBColor = RGBColor(4, 5, 6);
 /// Colours that are told apart on white and on black.
-const SERIES: [RGBColor; 8] = [
+const SERIES: [RGBColor; 12] = [
     RGBColor(0x2f, 0x7d, 0xd1),
     RGBColor(0xd9, 0x6b, 0x1f),
     RGBColor(0x2c, 0x9a, 0x5b),
@@ -18,6 +18,10 @@ const SERIES: [RGBColor; 8] = [
     RGBColor(0xd0, 0x3d, 0x4e),
     RGBColor(0x18, 0x96, 0xa3),
     RGBColor(0x84, 0x6a, 0xd6),
+    RGBColor(0x8a, 0x6d, 0x4b),
+    RGBColor(0x7a, 0x85, 0x90),
+    RGBColor(0x8f, 0xa8, 0x2a),
+    RGBColor(0xe0, 0x7f, 0xa8),
 ];
 const WIDTH: u32 = 760;
 const ROW_HEIGHT: u32 = 34;
@@ -91,7 +95,7 @@ pub(super) fn bars(title: &str, parts: &[&str], bars: &[Bar]) -> Result<String, 
             let style = (FONT, 13).into_font().color(&INK);
             let text = Text::new(format!("  {}", bar.text), (from, top - 0.38), style.clone());
             chart.draw_series([text]).map_err(failed)?;
-            let y = 8 + (index as u32 * (height - 16 - 32)) / count as u32 + ROW_HEIGHT / 2 - 6;
+            let y = 8 + (index as u32 * (height - 16 - 32)) / count as u32 + ROW_HEIGHT / 2;
             area.draw_text(&bar.name, &style, (6, y.cast_signed())).map_err(failed)?;
         }
         if parts.len() > 1 {
@@ -134,6 +138,7 @@ pub(super) fn percentiles(title: &str, lines: &[Line]) -> Result<String, BenchEr
         let (upper, lower) = area.split_vertically(height);
         let mut chart = ChartBuilder::on(&upper)
             .margin(8)
+            .margin_right(32)
             .x_label_area_size(40)
             .y_label_area_size(64)
             .build_cartesian_2d((1.0..1e4).log_scale(), (low..high).log_scale())
