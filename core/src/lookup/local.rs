@@ -26,8 +26,11 @@ pub enum Outcome<'b> {
     Ask,
 }
 
-/// Keys that one batch holds at once; longer lists are cut into batches of this many.
-pub const BATCH: usize = 64;
+/// How many keys a batch keeps between two READ steps of one key. With 8, some 16 lines of windows and as many
+/// of items are on their way at a time.
+const DISTANCE: usize = 8;
+/// Lookups under way at once.
+const RING: usize = 4 * DISTANCE;
 
 /// Reads keys out of a memory. One per thread: it owns the buffers that items are copied into.
 #[derive(Debug)]
@@ -125,53 +128,58 @@ impl<M: Memory> LocalReader<M> {
         outcome(end, &self.buffers)
     }
 
-    /// Looks many keys up, [`BATCH`] at a time, each READ step of all of them before the next one: the
-    /// cache misses of a batch overlap. `each` is called once for every key, in order, with its index.
+    /// Looks many keys up. `each` is called once for every key, in order, with its index.
+    ///
+    /// The keys move through the READ steps [`DISTANCE`] apart: while one key's directory entry is read, the
+    /// window of an earlier one, and the item of one before that, are on their way into the cache. So the cache
+    /// misses of different keys overlap, and no more lines are asked for at a time than a core can wait for.
     pub fn multi_get<K: AsRef<[u8]>>(&mut self, keys: &[K], mut each: impl FnMut(usize, Outcome<'_>)) {
-        for (i, keys) in keys.chunks(BATCH).enumerate() {
-            self.batch(keys, |j, outcome| each(i * BATCH + j, outcome));
-        }
-    }
-
-    fn batch<K: AsRef<[u8]>>(&mut self, keys: &[K], mut each: impl FnMut(usize, Outcome<'_>)) {
         let root = DirectoryWord(self.memory.load(CURRENT_DIRECTORY_WORD));
-        let mut lookups: [Option<(Lookup<'_>, Step)>; BATCH] = [const { None }; BATCH];
-        for (slot, key) in lookups.iter_mut().zip(keys) {
-            let mut lookup = Lookup::new(key.as_ref(), self.hash(key.as_ref()), self.geometry);
-            let step = lookup.on_root(root);
-            self.prefetch(&lookup, step);
-            *slot = Some((lookup, step));
-        }
-        for (lookup, step) in lookups.iter_mut().flatten() {
-            if let Step::Entry { word } = *step {
-                *step = lookup.on_entry(DirectoryWord(self.memory.load(word)));
-                self.prefetch(lookup, *step);
+        let mut ring: [Option<(Lookup<'_>, Step)>; RING] = [const { None }; RING];
+        for i in 0..keys.len() + 3 * DISTANCE {
+            if let Some(done) = i.checked_sub(3 * DISTANCE)
+                && let Some((lookup, step)) = &mut ring[done % RING]
+            {
+                let end = run(lookup, *step, &self.memory, &mut self.buffers);
+                self.trace += lookup.trace();
+                each(done, outcome(end, &self.buffers));
+                ring[done % RING] = None;
             }
-        }
-        for (lookup, step) in lookups.iter_mut().flatten() {
-            if let Step::Window { word } = *step {
+            if let Some(at) = i.checked_sub(2 * DISTANCE)
+                && let Some((lookup, step)) = &mut ring[at % RING]
+                && let Step::Window { word } = *step
+            {
                 *step = lookup.on_window(&window(&self.memory, word));
-                self.prefetch(lookup, *step);
+                prefetch(&self.memory, lookup, *step);
             }
-        }
-        for (i, (lookup, step)) in lookups.iter_mut().flatten().enumerate() {
-            let end = run(lookup, *step, &self.memory, &mut self.buffers);
-            self.trace += lookup.trace();
-            each(i, outcome(end, &self.buffers));
+            if let Some(at) = i.checked_sub(DISTANCE)
+                && let Some((lookup, step)) = &mut ring[at % RING]
+                && let Step::Entry { word } = *step
+            {
+                *step = lookup.on_entry(DirectoryWord(self.memory.load(word)));
+                prefetch(&self.memory, lookup, *step);
+            }
+            if let Some(key) = keys.get(i) {
+                let key = key.as_ref();
+                let (lookup, step) = ring[i % RING].insert((Lookup::new(key, self.hash(key), self.geometry), Step::Root));
+                *step = lookup.on_root(root);
+                prefetch(&self.memory, lookup, *step);
+            }
         }
     }
+}
 
-    #[inline]
-    fn prefetch(&self, lookup: &Lookup<'_>, step: Step) {
-        match step {
-            Step::Entry { word } => self.memory.prefetch(word, 8),
-            Step::Window { word } => self.memory.prefetch(word, WINDOW_SLOTS * 8),
-            Step::Candidates => {
-                // The first 4 KiB are enough to start the hardware's own prefetcher.
-                lookup.candidates().for_each(|read| self.memory.prefetch(read.word, read.bytes.min(4096)));
-            }
-            _ => {}
+/// Asks for the lines that a step is going to read.
+#[inline]
+fn prefetch(memory: &impl Memory, lookup: &Lookup<'_>, step: Step) {
+    match step {
+        Step::Entry { word } => memory.prefetch(word, 8),
+        Step::Window { word } => memory.prefetch(word, WINDOW_SLOTS * 8),
+        Step::Candidates => {
+            // The first 4 KiB are enough to start the hardware's own prefetcher.
+            lookup.candidates().for_each(|read| memory.prefetch(read.word, read.bytes.min(4096)));
         }
+        _ => {}
     }
 }
 
