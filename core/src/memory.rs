@@ -34,6 +34,11 @@ pub trait MemoryMut: Memory {
     /// Makes the bytes `[word * 8, word * 8 + bytes)` usable (pages allocated), before anything
     /// in them is written. Fails where the storage is exhausted; never a signal later.
     fn allocate(&self, word: u64, bytes: u64) -> std::io::Result<()>;
+    /// A lock is held by another writer. True: try it again; false: wait for it. Only where writers are simulated
+    /// threads that take turns does something happen here.
+    fn yield_turn(&self) -> bool {
+        false
+    }
 }
 
 impl<M: Memory + ?Sized> Memory for &M {
@@ -81,5 +86,8 @@ impl<M: MemoryMut + ?Sized> MemoryMut for std::sync::Arc<M> {
     }
     fn allocate(&self, word: u64, bytes: u64) -> std::io::Result<()> {
         (**self).allocate(word, bytes)
+    }
+    fn yield_turn(&self) -> bool {
+        (**self).yield_turn()
     }
 }

@@ -3,7 +3,7 @@
 /// `| depth 6 | reserved 24 | address 34 |`
 ///
 /// In a directory: local depth and first block of a subtable. In the root: global depth and first block of a directory.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct DirectoryWord(pub u64);
 
 impl DirectoryWord {

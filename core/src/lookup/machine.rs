@@ -9,7 +9,7 @@ use crate::limits::{BLOCK_BYTES, BLOCK_WORDS};
 use crate::location::Location;
 
 /// What the driver is to do next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
     /// Read the root's current directory word, then call [`Lookup::on_root`].
     Root,
@@ -44,7 +44,7 @@ pub enum Step {
 }
 
 /// One READ of an item or of its first block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ItemRead {
     /// First word.
     pub word: u64,
@@ -53,7 +53,7 @@ pub struct ItemRead {
 }
 
 /// The value that was found, within the bytes of its item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Found {
     /// In the bytes that were kept, not in the last ones.
     pub kept: bool,
@@ -69,7 +69,7 @@ pub struct Found {
     pub location: CachedLocation,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum State {
     Route,
     Window,
@@ -81,15 +81,15 @@ enum State {
 }
 
 /// A valid item of another key behind a slot with our fingerprint.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Collision {
     location: Location,
     version: u64,
     checksum: u64,
 }
 
-/// The lookup of one key. Cheap to make; its size is a window and some words.
-#[derive(Debug)]
+/// The lookup of one key. Cheap to make; its size is a window and some words. Equal machines go on alike.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Lookup<'k> {
     key: &'k [u8],
     hash: KeyHash,
@@ -133,12 +133,13 @@ impl Iterator for Candidates<'_> {
     }
 }
 
-/// The first READ at a location, cut off at the end of the space (what was cut is then not valid).
+/// The first READ at a location, cut off at the end of the space (what was cut is then not valid). Of what lies
+/// beyond the end no bytes are read, at a word that there is.
 #[inline]
 fn first_read(location: Location, blocks: u64) -> ItemRead {
     let available = blocks.saturating_sub(location.address()) as usize;
     let bytes = location.first_read_bytes().min(available.saturating_mul(BLOCK_BYTES));
-    ItemRead { word: location.word(), bytes }
+    ItemRead { word: if bytes == 0 { 0 } else { location.word() }, bytes }
 }
 
 impl<'k> Lookup<'k> {
@@ -168,9 +169,19 @@ impl<'k> Lookup<'k> {
         self.key
     }
 
+    /// The key's hash.
+    pub fn hash(&self) -> KeyHash {
+        self.hash
+    }
+
     /// What happened so far.
     pub fn trace(&self) -> Trace {
         self.trace
+    }
+
+    /// What happened since this was last called, for drivers that follow a lookup step by step.
+    pub fn take_trace(&mut self) -> Trace {
+        std::mem::take(&mut self.trace)
     }
 
     /// The directory entry in use, for the driver's cache.

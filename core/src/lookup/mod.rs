@@ -21,7 +21,7 @@ pub const MAX_HOPS: u8 = 3;
 pub const MAX_HOPS_CACHED: u8 = 1;
 
 /// What a reader knows of a table for as long as it is connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
     /// Seed of both hashes.
     pub table_id: u64,
@@ -39,7 +39,7 @@ impl Geometry {
 }
 
 /// Where a value was last found: lets the next lookup of its key take one READ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CachedLocation {
     /// First block of the item.
     pub address: u64,
@@ -48,7 +48,7 @@ pub struct CachedLocation {
 }
 
 /// What happened on the way to an outcome; added up by drivers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Trace {
     /// Windows with a word deeper than the directory entry: the directory was read again.
     pub stale_directory: u32,
