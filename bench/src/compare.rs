@@ -41,6 +41,8 @@ pub struct Options {
     pub measure: Duration,
     /// Repetitions.
     pub repetitions: usize,
+    /// Disturbed runs that are dropped and repeated, over all rows; none = the repetitions of each row again.
+    pub repeats: Option<usize>,
     /// Open loop.
     pub rate: Option<f64>,
     /// Of the requests.
@@ -215,6 +217,7 @@ fn measure(
     options: &Options,
     workload: &Workload,
 ) -> Result<bool, BenchError> {
+    let mut repeats = options.repeats.unwrap_or(options.repetitions * contenders.len());
     let progress = Progress::runs("measure", (options.repetitions * contenders.len()) as u64);
     for repetition in 1..=options.repetitions {
         for contender in contenders.iter_mut() {
@@ -237,11 +240,11 @@ fn measure(
                 let disturbed = measured.other_cores > limit || measured.steal_cores > limit;
                 progress.say(line(target, contender, repetition, options, &measured, disturbed));
                 progress.advance(1);
-                // As many runs again as were asked for, over all repetitions.
-                if !disturbed || contender.dropped >= options.repetitions {
+                if !disturbed || repeats == 0 || contender.dropped >= options.repetitions {
                     contender.runs.push((measured, disturbed));
                     break;
                 }
+                repeats -= 1;
                 contender.dropped += 1;
                 progress.lengthen();
             }

@@ -6,6 +6,7 @@
 
 pub mod accounting;
 pub mod compare;
+pub mod difference;
 pub mod driver;
 pub mod environment;
 pub mod error;

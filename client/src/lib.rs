@@ -64,3 +64,8 @@ pub use error::Error;
 pub use options::{Options, Path, PathMode, PutOptions};
 pub use session::Session;
 pub use value::{Answer, Completion, Meta, Ticket, Value};
+
+/// The README's Rust block, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -62,6 +62,34 @@ fn bytes_in_bytes_out() {
     assert_eq!(ok(&sidestep(&server, &["mget", "key", "f"])), b"key\tvalue\nf\tfrom\0file\n");
 }
 
+/// `sidestep … | head -0`: whoever reads has gone away before the first byte.
+#[test]
+fn a_reader_that_has_gone_is_no_failure() {
+    let server = start();
+    let version = String::from_utf8(ok(&sidestep(&server, &["put", "key", "value"]))).unwrap();
+    for arguments in [
+        &["ping"][..],
+        &["put", "key2", "value"],
+        &["get", "key"],
+        &["mget", "key", "key2"],
+        &["stats"],
+        &["stats", "--json"],
+        &["cas", "key", version.trim(), "value"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = Command::new(env!("CARGO_BIN_EXE_sidestep"))
+            .args(["--server", &address(&server)])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(writer)
+            .stderr(Stdio::piped())
+            .output()
+            .unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {output:?}");
+    }
+}
+
 #[test]
 fn exit_codes() {
     let server = start();

@@ -4,5 +4,6 @@
 //! descriptor to processes on the same host, [`sim`] is the same memory under a seeded scheduler.
 
 pub mod region;
+#[cfg(not(loom))]
 pub mod shm;
 pub mod sim;

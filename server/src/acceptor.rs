@@ -10,6 +10,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::net::sockopt;
 use tracing::{debug, warn};
 
+use crate::backing::Backing;
 use crate::service::Service;
 use crate::worker::{Arrival, Handle};
 
@@ -40,9 +41,9 @@ impl AcceptorHandle {
     }
 }
 
-pub(crate) struct Acceptor {
+pub(crate) struct Acceptor<M> {
     listener: TcpListener,
-    service: Arc<Service>,
+    service: Arc<Service<M>>,
     workers: Arc<[Handle]>,
     max_connections: usize,
     poll: Poll,
@@ -51,10 +52,10 @@ pub(crate) struct Acceptor {
     next: usize,
 }
 
-impl Acceptor {
+impl<M: Backing> Acceptor<M> {
     pub(crate) fn new(
         listener: std::net::TcpListener,
-        service: Arc<Service>,
+        service: Arc<Service<M>>,
         workers: Arc<[Handle]>,
         max_connections: usize,
     ) -> io::Result<(Self, AcceptorHandle)> {
@@ -70,8 +71,9 @@ impl Acceptor {
         Ok((Self { listener, service, workers, max_connections, poll, stop, next: 0 }, handle))
     }
 
-    /// Accepts until told to stop. Returning closes the listener.
-    pub(crate) fn run(mut self) -> io::Result<()> {
+    /// Accepts until told to stop. The listener comes back still bound: while the workers answer what they have
+    /// received, no other server is to take writes at this address.
+    pub(crate) fn run(mut self) -> io::Result<TcpListener> {
         let mut events = Events::with_capacity(8);
         // Sessions end somewhat later than they may.
         let sweep_every = (self.service.sessions.timeout() / 8).clamp(PAUSE, Duration::from_secs(5));
@@ -84,7 +86,7 @@ impl Acceptor {
                 polled => polled?,
             }
             if self.stop.load(Ordering::Acquire) {
-                return Ok(());
+                return Ok(self.listener);
             }
             if more || events.iter().any(|event| event.token() == LISTENER) {
                 more = self.accept_all();

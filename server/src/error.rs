@@ -23,8 +23,8 @@ pub enum ServerError {
         /// Why.
         source: io::Error,
     },
-    /// Another server has the table.
-    #[error("{} is in use by another server", path.display())]
+    /// Another server has the table, or a check.
+    #[error("{} is in use by another server, or being checked", path.display())]
     InUse {
         /// The folder.
         path: PathBuf,

@@ -9,6 +9,7 @@
 //! ```
 
 mod acceptor;
+mod backing;
 pub mod config;
 mod connection;
 mod control;
@@ -23,8 +24,10 @@ mod sessions;
 pub mod size;
 pub mod store;
 mod table;
+mod upkeep;
 mod worker;
 
+pub use backing::Backing;
 pub use config::Config;
 pub use error::ServerError;
 pub use server::Server;

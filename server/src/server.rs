@@ -6,28 +6,32 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use sidestep_core::handshake::Stats;
+use sidestep_fabric::region::Region;
 use sidestep_fabric::shm::{FdServer, FdServerOptions, host_boot_id};
 use tracing::{error, info, warn};
 
 use crate::acceptor::{Acceptor, AcceptorHandle};
+use crate::backing::Backing;
 use crate::config::Config;
 use crate::error::ServerError;
 use crate::metrics::Metrics;
 use crate::service::{NO_RDMA, Service, ShmAddress};
 use crate::sessions::Sessions;
 use crate::table::{self, Folder, Table};
+use crate::upkeep::Upkeep;
 use crate::worker::{Handle, Worker};
 
 /// A server in this process. Stops when it is dropped.
 #[derive(Debug)]
-pub struct Server {
+pub struct Server<M: Backing = Region> {
     address: SocketAddr,
     description: String,
-    service: Arc<Service>,
-    acceptor: Option<(AcceptorHandle, JoinHandle<()>)>,
+    service: Arc<Service<M>>,
+    acceptor: Option<(AcceptorHandle, JoinHandle<Option<mio::net::TcpListener>>)>,
     workers: Arc<[Handle]>,
     worker_threads: Vec<JoinHandle<()>>,
     shm: Option<FdServer>,
+    upkeep: Option<Upkeep<M>>,
     /// Last, so that the folder is free only when nothing writes to the table any more.
     _folder: Option<Folder>,
 }
@@ -35,14 +39,21 @@ pub struct Server {
 impl Server {
     /// Opens or makes the table and starts to serve it. Returns once clients can connect.
     pub fn start(config: Config) -> Result<Self, ServerError> {
+        Self::start_over(config, |region| region)
+    }
+}
+
+impl<M: Backing> Server<M> {
+    /// [`Server::start`] over memory that `wrap` has put something around. For tests that watch or stop its stores.
+    pub fn start_over(config: Config, wrap: impl FnOnce(Region) -> M) -> Result<Self, ServerError> {
         config.check()?;
         let unusable = |source| ServerError::Listen { address: config.listen.clone(), source };
         // First, so that a second server on the port touches nothing.
         let listener = TcpListener::bind(&config.listen).map_err(unusable)?;
         let address = listener.local_addr().map_err(unusable)?;
-        let Table { store, description, lock } = table::open(&config)?;
+        let Table { store, description, lock } = table::open(&config, wrap)?;
         let sessions = Arc::new(Sessions::new(config.timeouts.session));
-        let (shm, shm_address) = match start_shm(&config, store.memory(), &sessions) {
+        let (shm, shm_address) = match start_shm(&config, store.memory().region(), &sessions) {
             Ok((server, address)) => (Some(server), Ok(address)),
             Err(error) => {
                 warn!(%error, "no shm path");
@@ -67,9 +78,12 @@ impl Server {
             workers: Arc::new([]),
             worker_threads: Vec::new(),
             shm,
+            upkeep: None,
             _folder: lock,
         };
         // From here on dropping the server ends the threads that run already.
+        let failed = |source| ServerError::Thread { what: "upkeep of the table", source };
+        server.upkeep = Some(Upkeep::start(server.service.store.clone()).map_err(failed)?);
         server.start_workers(&config)?;
         server.start_acceptor(listener, config.max_connections)?;
         Ok(server)
@@ -104,9 +118,11 @@ impl Server {
         let failed = |source| ServerError::Thread { what: "acceptor", source };
         let (acceptor, handle) =
             Acceptor::new(listener, self.service.clone(), self.workers.clone(), max_connections).map_err(failed)?;
-        let run = move || {
-            if let Err(error) = acceptor.run() {
+        let run = move || match acceptor.run() {
+            Ok(listener) => Some(listener),
+            Err(error) => {
                 error!(%error, "the acceptor ended");
+                None
             }
         };
         let thread = Builder::new().name("sidestep-accept".into()).spawn(run).map_err(failed)?;
@@ -136,40 +152,46 @@ impl Server {
     }
 
     fn end(&mut self) {
-        if let Some((handle, thread)) = self.acceptor.take() {
+        let running = self.upkeep.is_some();
+        // Bound until no reader takes this table for the one of whoever is at the address next.
+        let _listener = self.acceptor.take().and_then(|(handle, thread)| {
             handle.stop();
-            join(thread, "acceptor");
-        }
+            join(thread, "acceptor").flatten()
+        });
         for worker in self.workers.iter() {
             worker.stop();
         }
         for thread in self.worker_threads.drain(..) {
             join(thread, "worker");
         }
+        if !self.service.durable {
+            self.service.store.retire_memory();
+        }
+        self.upkeep = None;
         if let Some(shm) = self.shm.take() {
             shm.stop();
+        }
+        if running {
             info!("stopped");
         }
     }
 }
 
-impl Drop for Server {
+impl<M: Backing> Drop for Server<M> {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-fn join(thread: JoinHandle<()>, what: &str) {
-    if thread.join().is_err() {
+fn join<T>(thread: JoinHandle<T>, what: &str) -> Option<T> {
+    let ended = thread.join().ok();
+    if ended.is_none() {
         error!("the {what} panicked");
     }
+    ended
 }
 
-fn start_shm(
-    config: &Config,
-    memory: &sidestep_fabric::region::Region,
-    sessions: &Arc<Sessions>,
-) -> io::Result<(FdServer, ShmAddress)> {
+fn start_shm(config: &Config, memory: &Region, sessions: &Arc<Sessions>) -> io::Result<(FdServer, ShmAddress)> {
     let host_boot_id = host_boot_id()?;
     let fd = memory.read_only_fd().map_err(io::Error::other)?;
     let options = FdServerOptions { allowed_uids: config.allow_uids.clone(), ..FdServerOptions::default() };

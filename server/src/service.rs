@@ -7,6 +7,7 @@ use sidestep_core::handshake::{self, Hello, ShmOffer, Stats, Welcome};
 use sidestep_core::message::{Op, RequestHeader, Status};
 use sidestep_fabric::region::Region;
 
+use crate::backing::Backing;
 use crate::config::{Timeouts, Token};
 use crate::control::{Gate, random};
 use crate::frame::{LARGE_VALUE_BYTES, Request, expected};
@@ -27,8 +28,8 @@ pub(crate) struct ShmAddress {
 
 /// One table and everything that serving it takes. Shared by all workers.
 #[derive(Debug)]
-pub(crate) struct Service {
-    pub(crate) store: Arc<Store<Region>>,
+pub(crate) struct Service<M = Region> {
+    pub(crate) store: Arc<Store<M>>,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) metrics: Metrics,
     pub(crate) token: Option<Token>,
@@ -49,7 +50,7 @@ pub(crate) struct Caller<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Superseded;
 
-impl Gate for Service {
+impl<M: Backing> Gate for Service<M> {
     fn token(&self) -> Option<&[u8]> {
         self.token.as_ref().map(|token| &token.0[..])
     }
@@ -79,7 +80,7 @@ impl Gate for Service {
     }
 }
 
-impl Service {
+impl<M: Backing> Service<M> {
     /// Answers a whole request into `output`.
     ///
     /// Reads run under the pin; a write runs outside of it, so that it can wait for extents to be given back.
@@ -143,11 +144,13 @@ impl Service {
         &self,
         request: &Request<'_>,
         caller: Caller<'_>,
-    ) -> Result<Option<Reservation<Region>>, Superseded> {
+    ) -> Result<Option<Reservation<M>>, Superseded> {
         let header = request.header;
         let reserved = match caller.session.seen(header.sequence.get()) {
             Some(applied) => return caller.written(Op::Put, header, applied, "").map(|()| None),
-            None => caller.guard.repin_after(|| self.store.reserve(request.key, header.value_bytes.get())),
+            None => caller
+                .guard
+                .repin_after(|| self.store.reserve(request.key, header.value_bytes.get(), header.expires_ms.get())),
         };
         match reserved {
             Ok(reservation) => Ok(Some(reservation)),
@@ -159,11 +162,11 @@ impl Service {
     pub(crate) fn publish(
         &self,
         header: &RequestHeader,
-        reservation: Reservation<Region>,
+        reservation: Reservation<M>,
         caller: Caller<'_>,
     ) -> Result<(), Superseded> {
         caller.write(Op::Put, header, || {
-            let version = reservation.publish(expected(header), header.expires_ms.get())?;
+            let version = reservation.publish(expected(header))?;
             Ok(Outcome { status: Status::Ok, version })
         })
     }

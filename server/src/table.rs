@@ -1,13 +1,17 @@
 //! Where a table lives: a memfd, or a file in a folder that one server at a time has.
 
 use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
-use rustix::fs::{FlockOperation, Mode, flock};
-use sidestep_fabric::region::{HugePages, Region, RegionError};
+use rustix::fs::Mode;
+use sidestep_fabric::region::{FileLock, HugePages, ReadOnlyRegion, Region, RegionError};
 use tracing::{info, warn};
 
+use crate::backing::Backing;
 use crate::config::{Config, DEFAULT_MEMORY_BYTES};
 use crate::error::ServerError;
 use crate::size::ByteSize;
@@ -20,8 +24,8 @@ const NEW_FILE_NAME: &str = "table.sidestep.new";
 
 /// An open table.
 #[derive(Debug)]
-pub(crate) struct Table {
-    pub(crate) store: Arc<Store<Region>>,
+pub(crate) struct Table<M = Region> {
+    pub(crate) store: Arc<Store<M>>,
     /// For a person: where it is, how large, on which pages.
     pub(crate) description: String,
     /// The lock on the folder, for as long as the table is open.
@@ -32,21 +36,24 @@ pub(crate) struct Table {
 #[derive(Debug)]
 pub(crate) struct Folder {
     path: PathBuf,
-    /// `flock(2)` on the folder itself: it is there before any table is, and ends with the process.
-    lock: File,
+    /// On the folder itself: it is there before any table is.
+    _lock: FileLock,
 }
 
 impl Folder {
-    fn lock(path: &Path) -> Result<Self, ServerError> {
-        let failed = |source| ServerError::Folder { path: path.to_owned(), source };
+    /// Locks it with [`FileLock::exclusive`] or [`FileLock::shared`].
+    fn lock(path: &Path, lock: impl FnOnce(OwnedFd) -> io::Result<FileLock>) -> Result<Self, ServerError> {
+        let failed = |source| folder_error(path, source);
         let file = File::open(path).map_err(failed)?;
         if !file.metadata().map_err(failed)?.is_dir() {
-            return Err(failed(std::io::ErrorKind::NotADirectory.into()));
+            return Err(failed(io::ErrorKind::NotADirectory.into()));
         }
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self { path: path.to_owned(), lock: file }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(ServerError::InUse { path: path.to_owned() }),
-            Err(errno) => Err(failed(errno.into())),
+        match lock(file.into()) {
+            Ok(lock) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(ServerError::InUse { path: path.to_owned() })
+            }
+            Err(error) => Err(failed(error)),
         }
     }
 
@@ -56,10 +63,11 @@ impl Folder {
 }
 
 /// Opens the table of the configuration, or makes it.
-pub(crate) fn open(config: &Config) -> Result<Table, ServerError> {
+pub(crate) fn open<M: Backing>(config: &Config, wrap: impl FnOnce(Region) -> M) -> Result<Table<M>, ServerError> {
     let options = StoreOptions {
         segment_bytes: config.segment_bytes,
         max_value_bytes: config.max_value_bytes,
+        recovery_threads: std::thread::available_parallelism().map_or(1, usize::from),
         ..StoreOptions::default()
     };
     let memory_bytes = config.memory_bytes.unwrap_or(DEFAULT_MEMORY_BYTES);
@@ -67,21 +75,23 @@ pub(crate) fn open(config: &Config) -> Result<Table, ServerError> {
         None => {
             let region = Region::memfd(memory_bytes)?;
             let pages = region.advise_huge_pages();
-            (Store::create(region, &options)?, "memfd".to_owned(), pages, None)
+            (Store::create(wrap(region), &options)?, "memfd".to_owned(), pages, None)
         }
         Some(path) => {
             create_folder(path)?;
-            let folder = Folder::lock(path)?;
+            let folder = Folder::lock(path, FileLock::exclusive)?;
             let table = folder.table();
             let (store, pages) = if table.try_exists().map_err(|source| folder_error(path, source))? {
                 let region = Region::open_file(&table)?;
                 warn_of_size(&region, config.memory_bytes);
                 let pages = region.advise_huge_pages();
-                let (store, report) = Store::recover(region, &options)?;
-                info!(?report, table = %table.display(), "table recovered");
+                let since = Instant::now();
+                let (store, report) = Store::recover(wrap(region), &options)?;
+                let threads = options.recovery_threads;
+                info!(?report, ms = since.elapsed().as_millis(), threads, table = %table.display(), "table recovered");
                 (store, pages)
             } else {
-                create_file(&folder, memory_bytes, &options)?
+                create_file(&folder, memory_bytes, &options, wrap)?
             };
             (store, table.display().to_string(), pages, Some(folder))
         }
@@ -94,17 +104,7 @@ pub(crate) fn open(config: &Config) -> Result<Table, ServerError> {
     Ok(Table { store, description, lock })
 }
 
-/// Unlocks by name: a child of this process that is between fork and exec has the descriptor too, and
-/// closing ours alone would leave the folder locked until it is gone.
-impl Drop for Folder {
-    fn drop(&mut self) {
-        if let Err(error) = flock(&self.lock, FlockOperation::Unlock) {
-            warn!(%error, folder = %self.path.display(), "cannot unlock the folder");
-        }
-    }
-}
-
-fn folder_error(path: &Path, source: std::io::Error) -> ServerError {
+fn folder_error(path: &Path, source: io::Error) -> ServerError {
     ServerError::Folder { path: path.to_owned(), source }
 }
 
@@ -117,15 +117,16 @@ fn create_folder(path: &Path) -> Result<(), ServerError> {
 
 /// Makes the file under another name until there is a whole table in it, so that a kill at any moment leaves
 /// either none or one that can be recovered.
-fn create_file(
+fn create_file<M: Backing>(
     folder: &Folder,
     memory_bytes: u64,
     options: &StoreOptions,
-) -> Result<(Arc<Store<Region>>, HugePages), ServerError> {
+    wrap: impl FnOnce(Region) -> M,
+) -> Result<(Arc<Store<M>>, HugePages), ServerError> {
     let new = folder.path.join(NEW_FILE_NAME);
     let region = Region::create_file(&new, memory_bytes)?;
     let pages = region.advise_huge_pages();
-    let store = Store::create(region, options)?;
+    let store = Store::create(wrap(region), options)?;
     let rename = std::fs::rename(&new, folder.table()).and_then(|()| File::open(&folder.path)?.sync_all());
     rename.map_err(|source| folder_error(&folder.path, source))?;
     Ok((store, pages))
@@ -143,11 +144,12 @@ fn warn_of_size(region: &Region, asked_bytes: Option<u64>) {
     }
 }
 
-/// Looks at every invariant of the stopped table in a folder. Changes nothing.
+/// Looks at every invariant of the stopped table in a folder, which it maps for reading only. While it looks, no
+/// server can have the table.
 pub fn check_folder(path: &Path) -> Result<CheckReport, ServerError> {
-    let folder = Folder::lock(path)?;
-    let region = Region::open_file(&folder.table()).map_err(|error| match error {
-        RegionError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+    let folder = Folder::lock(path, FileLock::shared)?;
+    let region = ReadOnlyRegion::open_file(&folder.table()).map_err(|error| match error {
+        RegionError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
             ServerError::NoTable { path: folder.table() }
         }
         error => error.into(),

@@ -13,6 +13,7 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token, Waker};
 use tracing::{debug, warn};
 
+use crate::backing::Backing;
 use crate::connection::{Connection, Next, Turn};
 use crate::input::Input;
 use crate::service::Service;
@@ -63,48 +64,57 @@ impl Handle {
     }
 }
 
-struct Seat {
-    connection: Connection<TcpStream>,
+struct Seat<M: Backing> {
+    connection: Connection<TcpStream, M>,
     queued: bool,
 }
 
-/// A worker before and while it runs.
-pub(crate) struct Worker {
+/// What a worker lends to the connection whose turn it is.
+struct Desk<M> {
     index: usize,
-    service: Arc<Service>,
+    service: Arc<Service<M>>,
+    input: Input,
+    spare: Vec<u8>,
+}
+
+impl<M: Backing> Desk<M> {
+    fn turn<'a>(&'a mut self, now: Instant, budget: usize, stopping: bool, guard: &'a mut Guard) -> Turn<'a, M> {
+        let Self { index, service, input, spare } = self;
+        Turn { service, metrics: service.metrics.worker(*index), guard, input, spare, now, budget, stopping }
+    }
+}
+
+/// A worker before and while it runs.
+pub(crate) struct Worker<M: Backing> {
+    desk: Desk<M>,
     poll: Poll,
     inbox: Receiver<Arrival>,
     stop: Arc<AtomicBool>,
-    seats: Vec<Option<Seat>>,
+    seats: Vec<Option<Seat<M>>>,
     free: Vec<usize>,
     /// Connections whose turn it is.
     queue: VecDeque<usize>,
-    input: Input,
-    spare: Vec<u8>,
     /// When to look at deadlines again; none while no connection has one.
     tick: Option<Instant>,
     /// Once stopping: until when connections may take to end.
     stop_by: Option<Instant>,
 }
 
-impl Worker {
-    pub(crate) fn new(index: usize, service: Arc<Service>) -> io::Result<(Self, Handle)> {
+impl<M: Backing> Worker<M> {
+    pub(crate) fn new(index: usize, service: Arc<Service<M>>) -> io::Result<(Self, Handle)> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         let (sender, inbox) = crossbeam_channel::unbounded();
         let stop = Arc::new(AtomicBool::new(false));
         let handle = Handle { inbox: sender, stop: stop.clone(), waker };
         let worker = Self {
-            index,
-            service,
+            desk: Desk { index, service, input: Input::new(), spare: Vec::new() },
             poll,
             inbox,
             stop,
             seats: Vec::new(),
             free: Vec::new(),
             queue: VecDeque::new(),
-            input: Input::new(),
-            spare: Vec::new(),
             tick: None,
             stop_by: None,
         };
@@ -132,6 +142,7 @@ impl Worker {
                 self.turn(index, now, TURN_BYTES, &mut guard);
             }
             self.look_at_deadlines(now, &mut guard);
+            self.desk.service.store.hand_over_retired(&guard);
             if let Some(by) = self.stop_by
                 && (now >= by || self.free.len() == self.seats.len())
             {
@@ -180,12 +191,12 @@ impl Worker {
         if let Err(error) = self.poll.registry().register(&mut stream, Token(index), interest) {
             warn!(%error, "cannot watch a connection");
             self.free.push(index);
-            self.service.metrics.closed();
+            self.desk.service.metrics.closed();
             return;
         }
-        let mut connection = Connection::new(stream, now, self.service.timeouts.handshake);
+        let mut connection = Connection::new(stream, now, self.desk.service.timeouts.handshake);
         if let Some(reason) = refused {
-            connection.refuse(&reason, self.service.metrics.worker(self.index));
+            connection.refuse(&reason, self.desk.service.metrics.worker(self.desk.index));
         }
         self.seats[index] = Some(Seat { connection, queued: false });
         self.enqueue(index);
@@ -194,16 +205,7 @@ impl Worker {
     fn turn(&mut self, index: usize, now: Instant, budget: usize, guard: &mut Guard) {
         let Some(Some(seat)) = self.seats.get_mut(index) else { return };
         seat.queued = false;
-        let mut turn = Turn {
-            service: &self.service,
-            metrics: self.service.metrics.worker(self.index),
-            guard,
-            input: &mut self.input,
-            spare: &mut self.spare,
-            now,
-            budget,
-            stopping: self.stop_by.is_some(),
-        };
+        let mut turn = self.desk.turn(now, budget, self.stop_by.is_some(), guard);
         let next = seat.connection.turn(&mut turn);
         if seat.connection.deadline().is_some() && self.tick.is_none() {
             self.tick = Some(now + TICK);
@@ -223,7 +225,7 @@ impl Worker {
             debug!(%error, "cannot stop watching a connection");
         }
         self.free.push(index);
-        self.service.metrics.closed();
+        self.desk.service.metrics.closed();
     }
 
     fn look_at_deadlines(&mut self, now: Instant, guard: &mut Guard) {
@@ -238,17 +240,7 @@ impl Worker {
                 any = true;
                 continue;
             }
-            let mut turn = Turn {
-                service: &self.service,
-                metrics: self.service.metrics.worker(self.index),
-                guard,
-                input: &mut self.input,
-                spare: &mut self.spare,
-                now,
-                budget: 0,
-                stopping: false,
-            };
-            seat.connection.expire(&mut turn);
+            seat.connection.expire(&mut self.desk.turn(now, 0, false, guard));
             self.dismiss(index);
         }
         self.tick = any.then(|| now + TICK);
@@ -263,7 +255,7 @@ impl Worker {
                 self.turn(index, now, LAST_TURN_BYTES, guard);
             }
         }
-        self.stop_by = Some(now + self.service.timeouts.stop);
+        self.stop_by = Some(now + self.desk.service.timeouts.stop);
         self.tick = Some(now + TICK);
         for index in 0..self.seats.len() {
             self.enqueue(index);

@@ -6,7 +6,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use raw::{Client, assert_closed, config, impatient, open, receive, refusal, start};
-use sidestep_core::handshake::{self, Challenge, HandshakeError, Hello, PREAMBLE_BYTES};
+use sidestep_core::handshake::{self, Challenge, HandshakeError, Hello, PREAMBLE_BYTES, Proof, Role, Welcome};
 use sidestep_core::message::{Op, RequestHeader, Status};
 use sidestep_server::config::{Timeouts, Token};
 use sidestep_server::{Config, Server};
@@ -56,6 +56,25 @@ fn only_who_knows_the_token_comes_in() {
     let mut client = connect(b"secret").unwrap();
     assert!(client.welcome.shm.is_ok(), "the offer comes after the proof");
     assert_eq!(client.ping(b"").status, Status::Ok);
+    server.stop();
+}
+
+/// Everything that a client said before, said again: the server's nonce is another one.
+#[test]
+fn a_proof_that_was_overheard_opens_nothing() {
+    let server = start(Config { token: Some(Token(b"secret".to_vec())), ..config() });
+    let mut stream = open(server.local_addr());
+    stream.write_all(&hello()).unwrap();
+    let challenge: Challenge = receive(&mut stream).unwrap();
+    let mac = handshake::prove(b"secret", Role::Client, &[1; 32], &challenge.nonce);
+    let proof = handshake::encode(&Proof { mac }).unwrap();
+    stream.write_all(&proof).unwrap();
+    receive::<Welcome>(&mut stream).unwrap();
+    let mut replayed = open(server.local_addr());
+    replayed.write_all(&hello()).unwrap();
+    receive::<Challenge>(&mut replayed).unwrap();
+    replayed.write_all(&proof).unwrap();
+    assert!(refusal(&mut replayed).contains("token"));
     server.stop();
 }
 
@@ -125,7 +144,7 @@ fn nonsense_instead_of_a_request_is_answered_and_let_go() {
 #[test]
 fn one_connection_too_many_is_refused_and_room_comes_back() {
     let server = start(Config { max_connections: 2, ..config() });
-    let mut first = Client::connect(server.local_addr());
+    let mut first = Client::try_connect(server.local_addr(), b"", 1, 0).unwrap();
     let second = Client::try_connect(server.local_addr(), b"", 2, 0).unwrap();
     // What the client has sent by itself in the meantime must not cost it the reason.
     let mut stream = open(server.local_addr());

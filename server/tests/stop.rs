@@ -3,13 +3,19 @@
 mod raw;
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use raw::{Client, assert_closed, config, pattern, start};
+use sidestep_core::layout::root::BOOT_ID_WORD;
+use sidestep_core::memory::Memory;
 use sidestep_core::message::Status;
-use sidestep_server::{Config, Server, ServerError, check_folder};
+use sidestep_fabric::region::{ReadOnlyRegion, RegionError};
+use sidestep_fabric::shm::fetch_fd;
+use sidestep_server::{Config, FILE_NAME, Server, ServerError, check_folder};
 
 #[test]
 fn a_stop_under_load_loses_no_acknowledged_write() {
@@ -105,6 +111,59 @@ fn one_server_has_a_port_and_one_a_folder() {
     assert!(matches!(check_folder(folder.path()), Err(ServerError::NoTable { .. })));
     server.stop();
     start(with_data).stop();
+}
+
+/// Bytes, mode and time of the last change of anything about a table's file.
+fn state_of(table: &Path) -> (Vec<u8>, u32, (i64, i64)) {
+    let about = std::fs::metadata(table).unwrap();
+    (std::fs::read(table).unwrap(), about.mode(), (about.ctime(), about.ctime_nsec()))
+}
+
+#[test]
+fn a_check_changes_nothing_and_keeps_servers_out_while_it_looks() {
+    let folder = tempfile::tempdir().unwrap();
+    let small = Config { memory_bytes: Some(4 << 20), segment_bytes: Some(1 << 20), ..config() };
+    let config = Config { data: Some(folder.path().into()), ..small };
+    let server = start(config.clone());
+    let mut client = Client::connect(server.local_addr());
+    (0..500_u32).for_each(|i| assert_eq!(client.put(&i.to_le_bytes(), &pattern(300, 1)).status, Status::Ok));
+    server.stop();
+    let table = folder.path().join(FILE_NAME);
+    // A mode that is not the one that a server sets.
+    std::fs::set_permissions(&table, std::fs::Permissions::from_mode(0o440)).unwrap();
+    let before = state_of(&table);
+    let report = check_folder(folder.path()).unwrap();
+    assert!(report.is_sound() && report.keys == 500, "{report:?}");
+    assert!(state_of(&table) == before, "a check left a trace");
+
+    // As it is while a check looks.
+    let checking = ReadOnlyRegion::open_file(&table).unwrap();
+    assert!(check_folder(folder.path()).is_ok(), "two checks do not disturb each other");
+    assert!(matches!(Server::start(config.clone()), Err(ServerError::Region(RegionError::InUse { .. }))));
+    drop(checking);
+    start(config).stop();
+    assert_eq!(std::fs::metadata(&table).unwrap().mode() & 0o777, 0o600);
+}
+
+/// The memory that the server serves, as a reader on its host has it.
+fn memory_of(client: &Client) -> ReadOnlyRegion {
+    let offer = client.welcome.shm.as_ref().unwrap();
+    let fd = fetch_fd(&offer.socket_name, offer.ticket, Duration::from_secs(10)).unwrap();
+    ReadOnlyRegion::map(fd, client.welcome.memory_bytes).unwrap()
+}
+
+#[test]
+fn a_stop_makes_a_memfd_another_table_and_leaves_a_file_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    for data in [None, Some(folder.path().to_owned())] {
+        let server = start(Config { data: data.clone(), ..config() });
+        let client = Client::connect(server.local_addr());
+        let memory = memory_of(&client);
+        let boot_id = client.welcome.boot_id;
+        assert_eq!(memory.load(BOOT_ID_WORD), boot_id);
+        server.stop();
+        assert_eq!(memory.load(BOOT_ID_WORD), if data.is_some() { boot_id } else { 0 });
+    }
 }
 
 struct Program {

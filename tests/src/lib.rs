@@ -1,4 +1,7 @@
 //! Helpers of the tests across crates.
 
+pub mod fail_points;
+pub mod fail_server;
+pub mod linearizability;
 pub mod process;
 pub mod simulation;

@@ -1,14 +1,20 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use clap::Args;
 
 use sidestep_bench::compare::{Options, compare};
+use sidestep_bench::difference::{Saved, difference};
 use sidestep_bench::error::BenchError;
-use sidestep_bench::report;
 use sidestep_bench::target::PeerKind;
 
-use super::shared::{DriveOptions, OutputOptions, ServerOptions, TimeOptions, WorkloadOptions, peer, write};
+use super::shared::{DriveOptions, OutputOptions, ServerOptions, TimeOptions, WorkloadOptions, peer, print};
 
 #[derive(Debug, Args)]
 pub(super) struct Compare {
+    /// Instead of measuring: two reports that --json wrote, the earlier one first, and what changed.
+    #[arg(value_name = "A.json B.json", num_args = 2)]
+    reports: Vec<PathBuf>,
     #[command(flatten)]
     workload: WorkloadOptions,
     #[command(flatten)]
@@ -36,12 +42,19 @@ pub(super) struct Compare {
     /// Repetitions, interleaved [default: 5].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     repetitions: Option<u16>,
+    /// Runs that are repeated in all because others used the machine meanwhile; then they are kept and marked [default:
+    /// the repetitions of each row again].
+    #[arg(long, value_name = "N")]
+    repeats: Option<usize>,
     #[command(flatten)]
     output: OutputOptions,
 }
 
 impl Compare {
     pub(super) fn run(self) -> Result<(), BenchError> {
+        if let [before, after] = self.reports.as_slice() {
+            return print(&difference(&saved(before)?, &saved(after)?)?);
+        }
         let workload = self.workload.workload()?;
         let default_repetitions = if self.time.quick { 3 } else { 5 };
         let options = Options {
@@ -54,23 +67,20 @@ impl Compare {
             warm_up: self.time.warm_up(),
             measure: self.time.measure(),
             repetitions: self.repetitions.unwrap_or(default_repetitions).into(),
+            repeats: self.repeats,
             rate: self.drive.rate,
             seed: self.time.seed,
             commit: self.time.commit.clone(),
         };
         let result = compare(&options, &workload)?;
-        if !self.output.takes_stdout() {
-            print!("{}", report::table(&result));
-        }
-        if let Some(path) = &self.output.json {
-            write(path, &result.json()?)?;
-        }
-        if let Some(path) = &self.output.csv {
-            write(path, &report::csv(&result))?;
-        }
-        if let Some(path) = &self.output.html {
-            write(path, &report::html(&result)?)?;
-        }
-        Ok(())
+        self.output.show(&result, true)
+    }
+}
+
+fn saved(path: &Path) -> Result<Saved, BenchError> {
+    let name = path.display().to_string();
+    match fs::read_to_string(path) {
+        Ok(text) => Saved::parse(&name, &text),
+        Err(source) => Err(BenchError::File { path: name, source }),
     }
 }

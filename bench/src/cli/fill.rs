@@ -6,20 +6,12 @@ use sidestep_bench::environment::Environment;
 use sidestep_bench::error::BenchError;
 use sidestep_bench::fill::fill;
 
-use super::shared::{ServerOptions, WorkloadOptions, write};
+use super::shared::{InsertOptions, print, write};
 
 #[derive(Debug, Args)]
 pub(super) struct Fill {
     #[command(flatten)]
-    workload: WorkloadOptions,
-    #[command(flatten)]
-    server: ServerOptions,
-    /// What to fill: a path of an empty server, memcached[=ADDR], redis[=ADDR], local.
-    #[arg(long, default_value = "tcp")]
-    path: String,
-    /// Connections, each with its thread.
-    #[arg(long, default_value_t = 2)]
-    threads: usize,
+    insert: InsertOptions,
     /// What to say of the commit that is measured.
     #[arg(long, env = "SIDESTEP_COMMIT", default_value = "", hide_default_value = true)]
     commit: String,
@@ -30,12 +22,12 @@ pub(super) struct Fill {
 
 impl Fill {
     pub(super) fn run(self) -> Result<(), BenchError> {
-        let workload = self.workload.workload()?;
-        let target = self.server.open(&self.path, &workload)?;
-        let filled = fill(target.as_ref(), &workload, self.threads, Environment::here(&self.commit, "see the store"))?;
+        let (workload, target) = self.insert.open()?;
+        let filled =
+            fill(target.as_ref(), &workload, self.insert.threads, Environment::here(&self.commit, "see the store"))?;
         let to_stdout = self.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
         if !to_stdout {
-            print!("{}", filled.table());
+            print(&filled.table())?;
         }
         if let Some(path) = &self.json {
             let json = serde_json::to_string_pretty(&filled)

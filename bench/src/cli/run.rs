@@ -1,12 +1,14 @@
 use clap::{Args, ValueEnum};
+use hdrhistogram::Histogram;
 
 use sidestep_bench::driver::{Plan, Run as Measured, run};
 use sidestep_bench::environment::Environment;
 use sidestep_bench::error::BenchError;
 use sidestep_bench::interrupt;
-use sidestep_bench::report::{self, Measurement, PlanLine, Report, Row, SCHEMA};
+use sidestep_bench::report::{Measurement, PlanLine, Report, Row, SCHEMA};
+use sidestep_bench::workload::Operation;
 
-use super::shared::{DriveOptions, OutputOptions, ServerOptions, TimeOptions, WorkloadOptions, write};
+use super::shared::{DriveOptions, OutputOptions, ServerOptions, TimeOptions, WorkloadOptions, print};
 
 /// Form of what is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -57,7 +59,7 @@ impl Run {
         let measured = run(target.as_ref(), &workload, &plan)?;
         let partial = interrupt::requested();
         if self.format == Format::Ycsb {
-            print!("{}", ycsb(&measured));
+            print(&ycsb(&measured))?;
         }
         let mut environment = Environment::here(&self.time.commit, "see the store");
         environment.stores = vec![format!("{}: {}", target.name(), target.about())];
@@ -81,42 +83,41 @@ impl Run {
             rows: vec![row],
             partial,
         };
-        if self.format == Format::Table && !self.output.takes_stdout() {
-            print!("{}", report::table(&result));
-        }
-        if let Some(path) = &self.output.json {
-            write(path, &result.json()?)?;
-        }
-        if let Some(path) = &self.output.csv {
-            write(path, &report::csv(&result))?;
-        }
-        if let Some(path) = &self.output.html {
-            write(path, &report::html(&result)?)?;
-        }
-        Ok(())
+        self.output.show(&result, self.format == Format::Table)
     }
 }
 
-/// YCSB's summary, in microseconds. Times of all operations are under one name, since they are kept in one histogram.
+/// YCSB's summary, in microseconds. Of an open loop its `Intended-` lines too, which count from when a request was due.
 fn ycsb(run: &Measured) -> String {
-    let times = if run.tally.response.is_empty() { &run.tally.service } else { &run.tally.response };
-    let microseconds = |ns: u64| ns / 1000;
-    let at = |share| microseconds(times.value_at_quantile(share));
-    let name = if run.tally.writes == 0 { "READ" } else { "ALL" };
-    format!(
-        "[OVERALL], RunTime(ms), {}\n[OVERALL], Throughput(ops/sec), {}\n[{name}], Operations, {}\n\
-         [{name}], AverageLatency(us), {}\n[{name}], MinLatency(us), {}\n[{name}], MaxLatency(us), {}\n\
-         [{name}], 50thPercentileLatency(us), {}\n[{name}], 95thPercentileLatency(us), {}\n\
-         [{name}], 99thPercentileLatency(us), {}\n[{name}], Return=OK, {}\n",
+    let mut text = format!(
+        "[OVERALL], RunTime(ms), {}\n[OVERALL], Throughput(ops/sec), {}\n",
         run.elapsed.as_millis(),
-        run.tally.rate,
-        run.tally.operations,
-        times.mean() / 1e3,
-        microseconds(times.min()),
-        microseconds(times.max()),
-        at(0.5),
-        at(0.95),
-        at(0.99),
-        run.tally.operations,
-    )
+        run.tally.rate
+    );
+    for operation in Operation::ALL {
+        let count = run.tally.by_operation[operation as usize];
+        let name = operation.name().to_ascii_uppercase();
+        if count > 0 {
+            text.push_str(&ycsb_section(&name, count, run.tally.service.of(operation)));
+        }
+        if !run.tally.response.of(operation).is_empty() {
+            text.push_str(&ycsb_section(&format!("Intended-{name}"), count, run.tally.response.of(operation)));
+        }
+    }
+    text
+}
+
+fn ycsb_section(name: &str, count: u64, times: &Histogram<u64>) -> String {
+    let microseconds = |ns: u64| ns / 1000;
+    let lines = [
+        ("Operations", count.to_string()),
+        ("AverageLatency(us)", (times.mean() / 1e3).to_string()),
+        ("MinLatency(us)", microseconds(times.min()).to_string()),
+        ("MaxLatency(us)", microseconds(times.max()).to_string()),
+        ("50thPercentileLatency(us)", microseconds(times.value_at_quantile(0.5)).to_string()),
+        ("95thPercentileLatency(us)", microseconds(times.value_at_quantile(0.95)).to_string()),
+        ("99thPercentileLatency(us)", microseconds(times.value_at_quantile(0.99)).to_string()),
+        ("Return=OK", count.to_string()),
+    ];
+    lines.iter().map(|(measure, value)| format!("[{name}], {measure}, {value}\n")).collect()
 }

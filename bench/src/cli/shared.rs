@@ -1,6 +1,7 @@
 //! Options that several commands have.
 
 use std::fs;
+use std::io::{ErrorKind, Write, stdout};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use clap::Args;
 use sidestep_bench::compare::{load_into, open_peer};
 use sidestep_bench::driver::Drive;
 use sidestep_bench::error::BenchError;
+use sidestep_bench::report::{self, Report};
 use sidestep_bench::target::{Local, PeerKind, ServerAddress, Sidestep, Target, TargetError};
 use sidestep_bench::workload::{PropertyMap, Workload, parse_assignment, parse_file};
 
@@ -151,6 +153,30 @@ impl ServerOptions {
     }
 }
 
+/// Which records go where, over how many connections.
+#[derive(Debug, Args)]
+pub(crate) struct InsertOptions {
+    #[command(flatten)]
+    workload: WorkloadOptions,
+    #[command(flatten)]
+    server: ServerOptions,
+    /// Where to: a path of the server, memcached[=ADDR], redis[=ADDR], local.
+    #[arg(long, default_value = "tcp")]
+    path: String,
+    /// Connections, each with its thread.
+    #[arg(long, default_value_t = 2)]
+    pub(crate) threads: usize,
+}
+
+impl InsertOptions {
+    /// The workload and the store that they name.
+    pub(crate) fn open(&self) -> Result<(Workload, Box<dyn Target>), BenchError> {
+        let workload = self.workload.workload()?;
+        let target = self.server.open(&self.path, &workload)?;
+        Ok((workload, target))
+    }
+}
+
 /// `memcached`, `memcached=ADDR`, `redis`, `redis=ADDR`.
 pub(crate) fn peer(text: &str) -> Result<(PeerKind, Option<String>), String> {
     let (name, address) = text.split_once('=').map_or((text, None), |(name, address)| (name, Some(address.to_owned())));
@@ -244,27 +270,58 @@ fn not_negative(text: &str) -> Result<f64, String> {
 pub(crate) struct OutputOptions {
     /// Write JSON to a file (- = standard output instead of the table).
     #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<PathBuf>,
+    json: Option<PathBuf>,
     /// Write CSV to a file (- = standard output instead of the table).
     #[arg(long, value_name = "FILE")]
-    pub(crate) csv: Option<PathBuf>,
+    csv: Option<PathBuf>,
     /// Write one self-contained page.
     #[arg(long, value_name = "FILE")]
-    pub(crate) html: Option<PathBuf>,
+    html: Option<PathBuf>,
+    /// Write the times as an interval log of HdrHistogram.
+    #[arg(long, value_name = "FILE")]
+    hdr: Option<PathBuf>,
 }
 
 impl OutputOptions {
+    /// Prints the table, unless `table` says that something else was printed, and writes the files that were asked for.
+    pub(crate) fn show(&self, report: &Report, table: bool) -> Result<(), BenchError> {
+        if table && !self.takes_stdout() {
+            print(&report::table(report))?;
+        }
+        if let Some(path) = &self.json {
+            write(path, &report.json()?)?;
+        }
+        if let Some(path) = &self.csv {
+            write(path, &report::csv(report))?;
+        }
+        if let Some(path) = &self.html {
+            write(path, &report::html(report)?)?;
+        }
+        if let Some(path) = &self.hdr {
+            write(path, &report::hdr(report)?)?;
+        }
+        Ok(())
+    }
+
     /// Whether standard output is taken by one of the files.
-    pub(crate) fn takes_stdout(&self) -> bool {
-        [&self.json, &self.csv, &self.html].into_iter().flatten().any(|path| path == Path::new("-"))
+    fn takes_stdout(&self) -> bool {
+        [&self.json, &self.csv, &self.html, &self.hdr].into_iter().flatten().any(|path| path == Path::new("-"))
+    }
+}
+
+/// Writes to standard output. A reader that has had enough and closed it is no failure: the files are still wanted.
+pub(crate) fn print(text: &str) -> Result<(), BenchError> {
+    let mut out = stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.map_err(|source| BenchError::File { path: "standard output".into(), source }),
     }
 }
 
 /// Writes a file, or standard output for `-`.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), BenchError> {
     if path == Path::new("-") {
-        print!("{text}");
-        return Ok(());
+        return print(text);
     }
     fs::write(path, text).map_err(|source| BenchError::File { path: path.display().to_string(), source })
 }

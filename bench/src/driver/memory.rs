@@ -64,7 +64,7 @@ impl Worker<'_> {
                     let started = Instant::now();
                     let reply = call(connection, request, writer, checks, &mut value)?;
                     if meter.measuring {
-                        meter.tally.time(started.elapsed());
+                        meter.tally.service.record(request.operation, started.elapsed());
                     }
                     meter.count(request.operation, reply);
                     continue;
@@ -76,7 +76,7 @@ impl Worker<'_> {
                 if let Some(started) = started
                     && meter.measuring
                 {
-                    meter.tally.time(started.elapsed());
+                    meter.tally.service.record(request.operation, started.elapsed());
                 }
                 block.reads.push((request.record, found));
             }

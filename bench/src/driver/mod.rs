@@ -8,14 +8,14 @@ mod window;
 mod worker;
 
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use loader::{Loaded, load};
-pub use tally::{Tally, new_histogram};
+pub use tally::{Tally, Times, new_histogram};
 
 use crate::accounting::{machine_cpu, own_cpu};
 use crate::error::BenchError;
@@ -35,7 +35,7 @@ const MAX_WINDOW_BYTES: usize = 1 << 20;
 /// How often a running measurement is looked at.
 const TICK: Duration = Duration::from_millis(10);
 /// How a store is driven.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Drive {
     /// Threads.
     pub threads: usize,
@@ -172,16 +172,19 @@ pub fn run(target: &dyn Target, workload: &Workload, plan: &Plan) -> Result<Run,
     }
     let phase = Phase::default();
     let ready = Barrier::new(plan.drive.threads + 1);
+    let at_work = AtomicUsize::new(plan.drive.threads);
     thread::scope(|scope| {
         let threads: Vec<_> = (0..plan.drive.threads)
             .map(|thread| {
-                let (phase, ready) = (&phase, &ready);
+                let (phase, ready, at_work) = (&phase, &ready, &at_work);
                 scope.spawn(move || {
                     let prepared = prepare(target, workload, plan, thread, phase);
                     ready.wait();
                     let ended = prepared.and_then(Worker::drive);
-                    // The first thread that fails, or has done its share, ends it for all.
-                    phase.advance_to(Phase::OVER);
+                    // The first thread that fails ends it for all; else the last that has done its share.
+                    if at_work.fetch_sub(1, Ordering::Relaxed) == 1 || ended.is_err() {
+                        phase.advance_to(Phase::OVER);
+                    }
                     ended
                 })
             })

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::checks::Checks;
-use super::worker::{Worker, name};
+use super::worker::Worker;
 use crate::error::BenchError;
 use crate::target::{Connection, Reply, TargetError};
 use crate::workload::{Operation, Request};
@@ -103,7 +103,7 @@ impl Worker<'_> {
             let Slot { operation, record, floor } = slots[completion.tag];
             let checked = completion
                 .outcome
-                .map_err(|error| checks.failed(name(operation), record, error))
+                .map_err(|error| checks.failed(operation.name(), record, error))
                 .and_then(|found| settle(checks, operation, record, floor, found));
             match checked {
                 // A read-modify-write is counted when its write ends.
@@ -111,7 +111,7 @@ impl Worker<'_> {
                 Ok(reply) => {
                     meter.count(operation, reply);
                     if meter.measuring {
-                        meter.tally.time(arrived - *started);
+                        meter.tally.service.record(operation, arrived - *started);
                     }
                 }
                 Err(error) => wrong = Some(error),
@@ -137,7 +137,7 @@ fn settle(
         Operation::Read | Operation::ReadModifyWrite => checks.read(record, floor, found),
         Operation::Update | Operation::Insert => {
             let (_, reply) =
-                found.ok_or_else(|| checks.failed(name(operation), record, "the store did not write it"))?;
+                found.ok_or_else(|| checks.failed(operation.name(), record, "the store did not write it"))?;
             checks.note(record, reply.version);
             Ok(reply)
         }

@@ -56,13 +56,9 @@ impl Meter<'_> {
     pub(super) fn count(&mut self, operation: Operation, reply: Reply) {
         if self.measuring {
             self.tally.operations += 1;
-            match operation {
-                Operation::Read => self.tally.routes[reply.route as usize] += 1,
-                Operation::Update | Operation::Insert => self.tally.writes += 1,
-                Operation::ReadModifyWrite => {
-                    self.tally.writes += 1;
-                    self.tally.routes[reply.route as usize] += 1;
-                }
+            self.tally.by_operation[operation as usize] += 1;
+            if matches!(operation, Operation::Read | Operation::ReadModifyWrite) {
+                self.tally.routes[reply.route as usize] += 1;
             }
         }
     }
@@ -185,9 +181,9 @@ impl<'r> Worker<'r> {
             let reply = call(connection.as_mut(), request, writer, checks, &mut value)?;
             let ended = Instant::now();
             if meter.measuring {
-                meter.tally.time(ended - started);
+                meter.tally.service.record(request.operation, ended - started);
                 if let Some(intended) = intended {
-                    meter.tally.response.saturating_record((ended - intended).as_nanos() as u64);
+                    meter.tally.response.record(request.operation, ended - intended);
                 }
             }
             meter.count(request.operation, reply);
@@ -214,7 +210,7 @@ impl<'r> Worker<'r> {
                 let started = Instant::now();
                 let reply = call(connection.as_mut(), request, writer, checks, &mut value)?;
                 if meter.measuring {
-                    meter.tally.time(started.elapsed());
+                    meter.tally.service.record(request.operation, started.elapsed());
                 }
                 meter.count(request.operation, reply);
             }
@@ -238,19 +234,10 @@ impl<'r> Worker<'r> {
                 return Err(checks.failed("multi-get", reads[0].0, format!("{handed_over} of {count} keys answered")));
             }
             if meter.measuring {
-                meter.tally.service.saturating_record_n(took.as_nanos() as u64, count as u64);
+                meter.tally.service.record_n(Operation::Read, took, count as u64);
             }
         }
         Ok(())
-    }
-}
-
-pub(super) fn name(operation: Operation) -> &'static str {
-    match operation {
-        Operation::Read => "read",
-        Operation::Update => "update",
-        Operation::Insert => "insert",
-        Operation::ReadModifyWrite => "read-modify-write",
     }
 }
 
@@ -272,9 +259,9 @@ pub(super) fn call(
     if operation != Operation::Read {
         let written = connection
             .write(key, writer.next_value(record))
-            .map_err(|error| checks.failed(name(operation), record, error))?;
+            .map_err(|error| checks.failed(operation.name(), record, error))?;
         checks.note(record, written.version);
         reply = reply.or(Some(written));
     }
-    reply.ok_or_else(|| checks.failed(name(operation), record, "nothing was done"))
+    reply.ok_or_else(|| checks.failed(operation.name(), record, "nothing was done"))
 }

@@ -1,6 +1,8 @@
 //! Charts as SVG text, in colours that the page's style sheet decides.
 
+use plotters::coord::Shift;
 use plotters::prelude::*;
+use plotters::style::TextStyle;
 
 use crate::error::BenchError;
 
@@ -23,9 +25,20 @@ const SERIES: [RGBColor; 12] = [
     RGBColor(0x8f, 0xa8, 0x2a),
     RGBColor(0xe0, 0x7f, 0xa8),
 ];
-const WIDTH: u32 = 760;
-const ROW_HEIGHT: u32 = 34;
 const FONT: &str = "sans-serif";
+const FONT_PX: u32 = 13;
+/// Room of a bar, its name above it.
+const ROW_HEIGHT: u32 = 44;
+/// Height of the axis below the bars, and of a line of a legend.
+const AXIS_HEIGHT: u32 = 32;
+const LEGEND_HEIGHT: u32 = 20;
+/// Height of the chart of times without its legend.
+const TIMES_HEIGHT: u32 = 340;
+/// Widths in pixels that every chart is drawn in, with the class of the page that shows it: text that fits a desk is
+/// unreadable when a phone makes it smaller.
+const WIDTHS: [(u32, &str); 2] = [(760, "desk"), (328, "phone")];
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// A bar: its name, its parts from left to right, and the ends of its interval if it has one.
 #[derive(Clone, Debug)]
@@ -44,79 +57,91 @@ fn colour(index: usize) -> RGBColor {
     SERIES[index % SERIES.len()]
 }
 
-/// Lets the page decide the colours, and names the picture for those who cannot see it.
-fn themed(svg: &str, title: &str) -> String {
+fn ink() -> TextStyle<'static> {
+    (FONT, FONT_PX).into_font().color(&INK)
+}
+
+/// Draws a picture in every width, lets the page decide the colours, and names it for those who cannot see it.
+fn in_every_width(
+    title: &str,
+    height: u32,
+    draw: impl Fn(&Area<'_>, u32) -> Result<(), BenchError>,
+) -> Result<String, BenchError> {
     let hex = |RGBColor(red, green, blue)| format!("#{red:02X}{green:02X}{blue:02X}");
-    let svg = svg.replace(&hex(INK), "currentColor").replace(&hex(GRID), "var(--grid)");
-    svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{}\" ", super::html::escaped(title)), 1)
+    let mut pictures = String::new();
+    for (width, class) in WIDTHS {
+        let mut svg = String::new();
+        {
+            let area = SVGBackend::with_string(&mut svg, (width, height)).into_drawing_area();
+            draw(&area, width)?;
+            area.present().map_err(failed)?;
+        }
+        let svg = svg.replace(&hex(INK), "currentColor").replace(&hex(GRID), "var(--grid)");
+        let opening = format!("<svg class=\"{class}\" role=\"img\" aria-label=\"{}\" ", super::html::escaped(title));
+        pictures.push_str(&svg.replacen("<svg ", &opening, 1));
+    }
+    Ok(pictures)
+}
+
+/// A square in the colour of series `index`, and its name.
+fn legend(area: &Area<'_>, index: usize, name: &str, (x, y): (i32, i32)) -> Result<(), BenchError> {
+    area.draw(&Rectangle::new([(x, y), (x + 12, y + 10)], colour(index).filled())).map_err(failed)?;
+    area.draw_text(name, &ink(), (x + 18, y - 2)).map_err(failed)
 }
 
 /// Horizontal bars, one below the other; `parts` names the parts of a bar if there are several.
 pub(super) fn bars(title: &str, parts: &[&str], bars: &[Bar]) -> Result<String, BenchError> {
     let count = bars.len().max(1);
-    let height = ROW_HEIGHT * count as u32 + 70;
+    let rows = ROW_HEIGHT * count as u32;
+    let below = AXIS_HEIGHT + if parts.len() > 1 { LEGEND_HEIGHT } else { 0 };
     let longest = bars.iter().map(|bar| bar.interval.map_or(bar.parts.iter().sum(), |(_, high)| high));
-    let end = longest.fold(f64::MIN_POSITIVE, f64::max) * 1.22;
-    let mut svg = String::new();
-    {
-        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
-        let mut chart = ChartBuilder::on(&area)
-            .margin(8)
-            .x_label_area_size(32)
-            .y_label_area_size(190)
+    let longest = longest.fold(f64::MIN_POSITIVE, f64::max);
+    in_every_width(title, rows + below, |area, width| {
+        // The text after the longest bar takes some 110 pixels of the width.
+        let end = longest * f64::from(width) / f64::from(width - 110);
+        let (upper, lower) = area.split_vertically(rows + AXIS_HEIGHT);
+        let mut chart = ChartBuilder::on(&upper)
+            .margin_left(8)
+            .margin_right(16)
+            .x_label_area_size(AXIS_HEIGHT)
             .build_cartesian_2d(0.0..end, 0.0..count as f64)
             .map_err(failed)?;
         chart
             .configure_mesh()
             .disable_y_mesh()
             .y_labels(0)
-            .x_labels(6)
+            .x_labels((width / 90) as usize)
             .x_label_formatter(&|value| short(*value))
             .axis_style(GRID)
             .bold_line_style(GRID)
             .light_line_style(TRANSPARENT)
-            .label_style((FONT, 13).into_font().color(&INK))
+            .label_style(ink())
             .draw()
             .map_err(failed)?;
         for (index, bar) in bars.iter().enumerate() {
             let top = (count - index) as f64;
             let mut from = 0.0;
             for (part, &length) in bar.parts.iter().enumerate() {
-                let corners = [(from, top - 0.2), (from + length, top - 0.8)];
-                let style = if parts.len() > 1 { colour(part) } else { colour(0) };
-                chart.draw_series([Rectangle::new(corners, style.filled())]).map_err(failed)?;
+                let corners = [(from, top - 0.45), (from + length, top - 0.9)];
+                chart.draw_series([Rectangle::new(corners, colour(part).filled())]).map_err(failed)?;
                 from += length;
             }
+            let middle = top - 0.675;
             if let Some((low, high)) = bar.interval {
-                let middle = top - 0.5;
                 chart.draw_series([PathElement::new([(low, middle), (high, middle)], INK)]).map_err(failed)?;
                 from = from.max(high);
             }
-            let style = (FONT, 13).into_font().color(&INK);
-            let text = Text::new(format!("  {}", bar.text), (from, top - 0.38), style.clone());
-            chart.draw_series([text]).map_err(failed)?;
-            let y = 8 + (index as u32 * (height - 16 - 32)) / count as u32 + ROW_HEIGHT / 2;
-            area.draw_text(&bar.name, &style, (6, y.cast_signed())).map_err(failed)?;
+            let text = |at, offset, text: &str| EmptyElement::at(at) + Text::new(text.to_owned(), offset, ink());
+            chart.draw_series([text((from, middle), (6, -6), &bar.text)]).map_err(failed)?;
+            chart.draw_series([text((0.0, top), (0, 4), &bar.name)]).map_err(failed)?;
         }
         if parts.len() > 1 {
-            legend(&area, parts, height)?;
+            for (index, name) in parts.iter().enumerate() {
+                legend(&lower, index, name, (8 + 130 * index as i32, 4))?;
+            }
         }
-        area.present().map_err(failed)?;
-    }
-    Ok(themed(&svg, title))
-}
-
-fn legend(
-    area: &DrawingArea<SVGBackend<'_>, plotters::coord::Shift>,
-    names: &[&str],
-    height: u32,
-) -> Result<(), BenchError> {
-    for (index, name) in names.iter().enumerate() {
-        let (x, y) = (200 + 130 * index as i32, height.cast_signed() - 16);
-        area.draw(&Rectangle::new([(x, y), (x + 12, y + 10)], colour(index).filled())).map_err(failed)?;
-        area.draw_text(name, &(FONT, 13).into_font().color(&INK), (x + 18, y - 2)).map_err(failed)?;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// A line of a chart of times: its name, and (1 / (1 - share), µs) points.
@@ -130,23 +155,19 @@ pub(super) fn percentiles(title: &str, lines: &[Line]) -> Result<String, BenchEr
     let values = || lines.iter().flat_map(|line| line.points.iter().map(|point| point.1));
     let low = values().fold(f64::INFINITY, f64::min).clamp(1e-3, 1e6) / 1.5;
     let high = values().fold(0.0, f64::max).max(low * 10.0) * 1.5;
-    let legend_height = 20 * lines.len() as u32 + 10;
-    let height = 340;
-    let mut svg = String::new();
-    {
-        let area = SVGBackend::with_string(&mut svg, (WIDTH, height + legend_height)).into_drawing_area();
-        let (upper, lower) = area.split_vertically(height);
+    let height = TIMES_HEIGHT + LEGEND_HEIGHT * lines.len() as u32 + 10;
+    in_every_width(title, height, |area, _| {
+        let (upper, lower) = area.split_vertically(TIMES_HEIGHT);
         let mut chart = ChartBuilder::on(&upper)
             .margin(8)
-            .margin_right(32)
+            .margin_right(28)
             .x_label_area_size(40)
-            .y_label_area_size(64)
+            .y_label_area_size(44)
             .build_cartesian_2d((1.0..1e4).log_scale(), (low..high).log_scale())
             .map_err(failed)?;
         chart
             .configure_mesh()
             .x_desc("share of operations that took no longer")
-            .y_desc("µs")
             .x_labels(5)
             .y_labels(6)
             .x_label_formatter(&|rarity| share_name(*rarity))
@@ -154,20 +175,16 @@ pub(super) fn percentiles(title: &str, lines: &[Line]) -> Result<String, BenchEr
             .axis_style(GRID)
             .bold_line_style(GRID)
             .light_line_style(TRANSPARENT)
-            .label_style((FONT, 13).into_font().color(&INK))
+            .label_style(ink())
             .draw()
             .map_err(failed)?;
         for (index, line) in lines.iter().enumerate() {
             let series = LineSeries::new(line.points.iter().copied(), colour(index).stroke_width(2));
             chart.draw_series(series).map_err(failed)?;
-            let y = 4 + 20 * index as i32;
-            lower.draw(&Rectangle::new([(70, y), (82, y + 10)], colour(index).filled())).map_err(failed)?;
-            let style = (FONT, 13).into_font().color(&INK);
-            lower.draw_text(&line.name, &style, (90, y - 2)).map_err(failed)?;
+            legend(&lower, index, &line.name, (52, 4 + (LEGEND_HEIGHT * index as u32).cast_signed()))?;
         }
-        area.present().map_err(failed)?;
-    }
-    Ok(themed(&svg, title))
+        Ok(())
+    })
 }
 
 fn share_name(rarity: f64) -> String {

@@ -5,8 +5,12 @@ use super::table::{grouped, significant};
 use super::{Measurement, Report, Row};
 use crate::error::BenchError;
 
-/// Light and dark by what the browser prefers; a wide table scrolls in its own box.
+/// Light and dark by what the browser prefers; on a phone a row of the table is a block of its own.
 const STYLE: &str = include_str!("page.css");
+
+/// Columns of the table after the path. A phone shows them beside their cells.
+const COLUMNS: [&str; 8] =
+    ["ops/s", "p50 µs", "p99 µs", "p99.9 µs", "server CPU µs/op", "client CPU µs/op", "served by", "× local"];
 
 /// Shares at which the curve of times is drawn.
 const POINTS: usize = 120;
@@ -47,7 +51,7 @@ pub fn html(report: &Report) -> Result<String, BenchError> {
     let lines: Vec<Line> = measured.iter().map(|(row, of)| curve(row, of)).collect();
     add(figure(
         "Time of an operation",
-        "from submission to reply; a batch counts as long as all of it took",
+        "µs from submission to reply; a batch counts as long as all of it took",
         &chart::percentiles("times of operations of each path by percentile", &lines)?,
     ));
     add(environment(report));
@@ -61,27 +65,12 @@ pub fn html(report: &Report) -> Result<String, BenchError> {
 }
 
 fn figure(title: &str, caption: &str, svg: &str) -> String {
-    format!(
-        "<section>\n<h2>{}</h2>\n<p>{}</p>\n<div class=\"wide\">{svg}</div>\n</section>\n",
-        escaped(title),
-        escaped(caption)
-    )
+    format!("<section>\n<h2>{}</h2>\n<p>{}</p>\n{svg}\n</section>\n", escaped(title), escaped(caption))
 }
 
 fn table(report: &Report) -> String {
-    let head = [
-        "path",
-        "ops/s",
-        "p50 µs",
-        "p99 µs",
-        "p99.9 µs",
-        "server CPU µs/op",
-        "client CPU µs/op",
-        "served by",
-        "× local",
-    ];
-    let mut text = "<div class=\"wide\"><table>\n<thead><tr>".to_owned();
-    text.extend(head.iter().map(|column| format!("<th scope=\"col\">{column}</th>")));
+    let mut text = "<table>\n<thead><tr><th scope=\"col\">path</th>".to_owned();
+    text.extend(COLUMNS.iter().map(|column| format!("<th scope=\"col\">{column}</th>")));
     text.push_str("</tr></thead>\n<tbody>\n");
     for row in &report.rows {
         text.push_str(&format!("<tr><th scope=\"row\">{}</th>", escaped(&row.name())));
@@ -105,7 +94,8 @@ fn table(report: &Report) -> String {
                     escaped(&of.served_by()),
                     of.rate_to_local.map_or(String::new(), |ratio| format!("{ratio:.2}")),
                 ];
-                text.extend(cells.iter().map(|cell| format!("<td>{cell}</td>")));
+                let named = COLUMNS.iter().zip(&cells);
+                text.extend(named.map(|(column, cell)| format!("<td data-column=\"{column}\">{cell}</td>")));
             }
             (None, Some(reason)) => {
                 text.push_str(&format!("<td colspan=\"8\" class=\"reason\">not available: {}</td>", escaped(reason)));
@@ -114,7 +104,7 @@ fn table(report: &Report) -> String {
         }
         text.push_str("</tr>\n");
     }
-    text.push_str("</tbody>\n</table></div>\n");
+    text.push_str("</tbody>\n</table>\n");
     text
 }
 
@@ -170,7 +160,7 @@ mod tests {
             let text = page.replace("http://www.w3.org/2000/svg", "");
             assert!(!text.contains(outside), "{outside}");
         }
-        assert_eq!(page.matches("<svg ").count(), 3);
+        assert_eq!(page.matches("<svg ").count(), 6, "three, for two widths");
         assert!(page.contains("not available: no verbs device"));
         assert!(page.contains("loopback &lt;&amp;&gt;"), "text is escaped");
         assert!(page.contains("prefers-color-scheme: dark"));

@@ -2,6 +2,7 @@
 
 mod chart;
 mod csv;
+mod hdr;
 mod html;
 mod reading;
 mod table;
@@ -9,14 +10,15 @@ mod table;
 use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 pub use csv::csv;
+pub use hdr::hdr;
 pub use html::html;
 pub use reading::reading;
 pub use table::{grouped, significant, table};
 
-use crate::driver::{Drive, Run, new_histogram};
+use crate::driver::{Drive, Run, Tally, new_histogram};
 use crate::environment::Environment;
 use crate::statistics::Interval;
 use crate::target::Route;
@@ -68,7 +70,7 @@ impl Latency {
 }
 
 /// One repetition.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunLine {
     /// Operations per second.
     pub ops_per_s: f64,
@@ -78,6 +80,10 @@ pub struct RunLine {
     pub writes: u64,
     /// Measured time.
     pub seconds: f64,
+    /// Median time of its operations; of an open loop, from the intended start.
+    pub p50_ns: u64,
+    /// 99 % of them took no longer.
+    pub p99_ns: u64,
     /// CPU time of the server's process in that time, µs; none if it has no process or it cannot be known.
     pub server_cpu_us: Option<f64>,
     /// CPU time of this process in that time, µs.
@@ -114,6 +120,9 @@ pub struct Measurement {
     /// All times, for charts and logs.
     #[serde(skip)]
     pub histogram: Histogram<u64>,
+    /// Of an open loop: all times from the intended start.
+    #[serde(skip)]
+    pub responses: Option<Histogram<u64>>,
 }
 
 impl Measurement {
@@ -123,9 +132,8 @@ impl Measurement {
         let (mut service, mut response) = (new_histogram(), new_histogram());
         let mut routes = [0; Route::ALL.len()];
         for (run, _) in runs {
-            // Same bounds, so that it cannot fail.
-            let _ = service.add(&run.tally.service);
-            let _ = response.add(&run.tally.response);
+            run.tally.service.add_to(&mut service);
+            run.tally.response.add_to(&mut response);
             routes.iter_mut().zip(run.tally.routes).for_each(|(sum, count)| *sum += count);
         }
         let each = |of: &dyn Fn(&Run) -> f64| runs.iter().map(|(run, _)| of(run)).collect::<Vec<_>>();
@@ -146,6 +154,7 @@ impl Measurement {
             dropped,
             runs: runs.iter().map(|(run, disturbed)| run_line(run, *disturbed)).collect(),
             histogram: service,
+            responses: (!response.is_empty()).then_some(response),
         })
     }
 
@@ -178,11 +187,15 @@ impl Measurement {
 
 fn run_line(run: &Run, disturbed: bool) -> RunLine {
     let microseconds = |time: std::time::Duration| time.as_secs_f64() * 1e6;
+    let Tally { service, response, .. } = &run.tally;
+    let times = if response.is_empty() { service.all() } else { response.all() };
     RunLine {
         ops_per_s: run.tally.rate,
         operations: run.tally.operations,
-        writes: run.tally.writes,
+        writes: run.tally.writes(),
         seconds: run.elapsed.as_secs_f64(),
+        p50_ns: times.value_at_quantile(0.5),
+        p99_ns: times.value_at_quantile(0.99),
         server_cpu_us: run.server_cpu.map(microseconds),
         client_cpu_us: microseconds(run.client_cpu),
         other_cores: run.other_cores,
@@ -214,10 +227,16 @@ impl Row {
     /// What the column "path" says.
     #[must_use]
     pub fn name(&self) -> String {
-        match self.drive.map(Drive::label) {
-            Some(label) if !label.is_empty() => format!("{}, {label}", self.path),
-            _ => self.path.clone(),
-        }
+        row_name(&self.path, self.drive)
+    }
+}
+
+/// A path and what makes its drive differ from one thread that calls.
+#[must_use]
+pub(crate) fn row_name(path: &str, drive: Option<Drive>) -> String {
+    match drive.map(Drive::label) {
+        Some(label) if !label.is_empty() => format!("{path}, {label}"),
+        _ => path.to_owned(),
     }
 }
 

@@ -6,16 +6,17 @@ use super::{Measurement, PlanLine, Report, Row, SCHEMA};
 use crate::driver::{Drive, Run, Tally};
 use crate::environment::Environment;
 use crate::target::Route;
-use crate::workload::Workload;
+use crate::workload::{Operation, Workload};
 
 pub(crate) fn measurement(rate: f64, server_cpu_us: Option<f64>) -> Measurement {
     let runs: Vec<(Run, bool)> = (0..5)
         .map(|repetition| {
-            let mut tally =
-                Tally { operations: 1_000_000, rate: rate * (1.0 + 0.01 * f64::from(repetition)), ..Tally::default() };
+            let rate_of_run = rate * (1.0 + 0.01 * f64::from(repetition));
+            let mut tally = Tally { operations: 1_000_000, rate: rate_of_run, ..Tally::default() };
+            tally.by_operation[Operation::Read as usize] = tally.operations;
             tally.routes[if server_cpu_us == Some(0.0) { Route::Shm } else { Route::Tcp } as usize] = 1_000_000;
             for time in 1..2000 {
-                tally.service.saturating_record((time * time) as u64 + (1e9 / rate) as u64);
+                tally.service.record(Operation::Read, Duration::from_nanos((time * time) as u64 + (1e9 / rate) as u64));
             }
             let server_cpu = server_cpu_us.map(Duration::from_secs_f64);
             let run = Run {

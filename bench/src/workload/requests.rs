@@ -31,6 +31,22 @@ pub enum Operation {
     ReadModifyWrite,
 }
 
+impl Operation {
+    /// Every operation, in the order of their discriminants.
+    pub const ALL: [Self; 4] = [Self::Read, Self::Update, Self::Insert, Self::ReadModifyWrite];
+
+    /// Its name in messages; in capitals, YCSB's.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Update => "update",
+            Self::Insert => "insert",
+            Self::ReadModifyWrite => "read-modify-write",
+        }
+    }
+}
+
 /// One request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'r> {

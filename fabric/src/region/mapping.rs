@@ -7,12 +7,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
-use rustix::fs::{FallocateFlags, FlockOperation, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
-use sidestep_core::memory::{Memory, MemoryMut};
+use sidestep_core::memory::MemoryMut;
 
 use super::words::Words;
-use super::{HugePages, RegionError, checked_len, huge_pages, raw_io};
+use super::{FileLock, HugePages, RegionError, checked_len, huge_pages, memory_of_words, raw_io};
 
 /// Owner only: whoever may open the file for writing could change the table.
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -25,8 +25,8 @@ pub struct Region {
     // Before `map` and `fd` in use only: it points into `map`.
     words: Words,
     map: MmapRaw,
-    // Holds the lock on the file.
-    fd: OwnedFd,
+    /// Of a memfd, which nobody else can open, it is a lock that nobody asks for.
+    fd: FileLock,
     /// Whether newly allocated pages are made into huge ones.
     collapse: AtomicBool,
 }
@@ -42,6 +42,8 @@ impl Region {
         rustix::fs::fchmod(&fd, FILE_MODE).map_err(RegionError::io("set the mode of the memfd"))?;
         checked_len(bytes)?;
         rustix::fs::ftruncate(&fd, bytes).map_err(RegionError::io(format!("size the memfd to {bytes} bytes")))?;
+        let attempt = "lock the memfd".to_owned();
+        let fd = FileLock::exclusive(fd).map_err(|source| RegionError::Io { attempt, source })?;
         let region = Self::map(fd, bytes)?;
         // The seal on future writes leaves the one mapping that exists by now as it is.
         let seals = SealFlags::FUTURE_WRITE | SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
@@ -70,7 +72,7 @@ impl Region {
         Self::map(fd, u64::try_from(stat.st_size).unwrap_or(0))
     }
 
-    fn map(fd: OwnedFd, bytes: u64) -> Result<Self, RegionError> {
+    fn map(fd: FileLock, bytes: u64) -> Result<Self, RegionError> {
         let len = checked_len(bytes)?;
         let map = huge_pages::place(|| MmapOptions::new().len(len).map_raw(fd.as_raw_fd()))
             .map_err(|source| RegionError::Io { attempt: format!("map {bytes} bytes for writing"), source })?;
@@ -147,14 +149,6 @@ impl Region {
     }
 }
 
-impl Drop for Region {
-    fn drop(&mut self) {
-        // Closing is not enough: a child process between fork and exec holds the descriptor too, and
-        // with it the lock. (A memfd has none, which is no error.)
-        _ = rustix::fs::flock(&self.fd, FlockOperation::Unlock);
-    }
-}
-
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Region").field("bytes", &self.bytes()).field("fd", &self.fd).finish_non_exhaustive()
@@ -171,14 +165,11 @@ fn create_memfd() -> Result<OwnedFd, Errno> {
 }
 
 /// Opens a file for reading and writing under an exclusive lock, with the mode that a table must have.
-fn open_locked(path: &Path, create: OFlags) -> Result<OwnedFd, RegionError> {
+fn open_locked(path: &Path, create: OFlags) -> Result<FileLock, RegionError> {
     let attempt = |what: &str| RegionError::io(format!("{what} {}", path.display()));
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | create;
     let fd = rustix::fs::open(path, flags, FILE_MODE).map_err(attempt("open"))?;
-    match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => return Err(RegionError::InUse { path: path.into() }),
-        other => other.map_err(attempt("lock"))?,
-    }
+    let fd = FileLock::exclusive(fd).map_err(|source| super::lock_error(path, source))?;
     // Another server may have renamed or replaced the file between open and lock; what is locked
     // here is then not what the name stands for, perhaps the very table under its final name.
     let opened = rustix::fs::fstat(&fd).map_err(attempt("look at"))?;
@@ -191,24 +182,7 @@ fn open_locked(path: &Path, create: OFlags) -> Result<OwnedFd, RegionError> {
     Ok(fd)
 }
 
-impl Memory for Region {
-    #[inline]
-    fn words(&self) -> u64 {
-        self.words.words()
-    }
-    #[inline]
-    fn load(&self, word: u64) -> u64 {
-        self.words.load(word)
-    }
-    #[inline]
-    fn read(&self, word: u64, into: &mut [u8]) {
-        self.words.read(word, into);
-    }
-    #[inline]
-    fn prefetch(&self, word: u64, bytes: usize) {
-        self.words.prefetch(word, bytes);
-    }
-}
+memory_of_words!(Region);
 
 impl MemoryMut for Region {
     #[inline]

@@ -3,14 +3,27 @@
 //! [`Region`] is the server's read-write mapping, [`ReadOnlyRegion`] a reader's. Both speak in
 //! 8-byte words (`words`), each read and written atomically; no Rust reference to the mapped
 //! bytes exists anywhere, because another process may change or be reading them at any time.
+//!
+//! Under `--cfg loom` the words are loom's, and mappings, which cannot hold those, are left out.
 #![allow(unsafe_code)]
+// Of what is left of it there, mappings used the rest.
+#![cfg_attr(loom, allow(dead_code))]
 
+mod atomic;
 mod copy;
+#[cfg(any(loom, miri))]
+mod heap;
+#[cfg(not(loom))]
 mod huge_pages;
+#[cfg(not(loom))]
+mod lock;
+#[cfg(not(loom))]
 mod mapping;
+#[cfg(not(loom))]
 mod raw_io;
+#[cfg(not(loom))]
 mod read_only;
-#[cfg(test)]
+#[cfg(all(test, not(any(loom, miri))))]
 mod tests;
 mod words;
 
@@ -20,8 +33,15 @@ use std::path::PathBuf;
 use sidestep_core::limits::{ADDRESS_BITS, BLOCK_BYTES};
 use thiserror::Error;
 
+#[cfg(any(loom, miri))]
+pub use heap::HeapRegion;
+#[cfg(not(loom))]
 pub use huge_pages::HugePages;
+#[cfg(not(loom))]
+pub use lock::FileLock;
+#[cfg(not(loom))]
 pub use mapping::Region;
+#[cfg(not(loom))]
 pub use read_only::ReadOnlyRegion;
 
 /// Largest space that block addresses reach, in bytes.
@@ -76,3 +96,39 @@ fn checked_len(bytes: u64) -> Result<usize, RegionError> {
     }
     usize::try_from(bytes).map_err(|_| RegionError::Size { bytes })
 }
+
+/// Why a table's file is not to be had.
+#[cfg(not(loom))]
+fn lock_error(path: &std::path::Path, source: io::Error) -> RegionError {
+    match source.kind() {
+        io::ErrorKind::WouldBlock => RegionError::InUse { path: path.into() },
+        _ => RegionError::Io { attempt: format!("lock {}", path.display()), source },
+    }
+}
+
+/// Both mappings are read in the same way: by their words.
+#[cfg(not(loom))]
+macro_rules! memory_of_words {
+    ($region:ty) => {
+        impl sidestep_core::memory::Memory for $region {
+            #[inline]
+            fn words(&self) -> u64 {
+                self.words.words()
+            }
+            #[inline]
+            fn load(&self, word: u64) -> u64 {
+                self.words.load(word)
+            }
+            #[inline]
+            fn read(&self, word: u64, into: &mut [u8]) {
+                self.words.read(word, into);
+            }
+            #[inline]
+            fn prefetch(&self, word: u64, bytes: usize) {
+                self.words.prefetch(word, bytes);
+            }
+        }
+    };
+}
+#[cfg(not(loom))]
+use memory_of_words;

@@ -1,7 +1,8 @@
 //! A mapped space as atomic words: every access to shared memory goes through here.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::Ordering;
 
+use super::atomic::{AtomicU64, fence};
 use super::copy;
 
 // The format is little-endian and words are loaded as they lie.
@@ -133,7 +134,7 @@ impl Words {
 }
 
 /// Under Miri too, which the mapped memory is not: the pointers and the atomics, on the plain copies.
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

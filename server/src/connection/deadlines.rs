@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 use sidestep_core::message::Status;
 
 use super::{Body, Connection, Phase, Turn};
+use crate::backing::Backing;
 use crate::control::refusal;
 
 /// Slowest rate, in bytes per millisecond, at which a large request may arrive.
 const SLOWEST_BYTES_PER_MS: u64 = 64;
 
-impl<S: Read + Write + AsFd> Connection<S> {
+impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
     /// When the connection will have kept the server waiting for too long.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match (self.receive_by, self.send_by) {
@@ -23,7 +24,7 @@ impl<S: Read + Write + AsFd> Connection<S> {
 
     /// A request that has begun has a time to be whole. One that waits only because its client does not
     /// take replies is not late: the sending has a deadline of its own.
-    pub(super) fn set_receive_deadline(&mut self, turn: &Turn<'_>) {
+    pub(super) fn set_receive_deadline(&mut self, turn: &Turn<'_, M>) {
         let Phase::Open(_, body) = &self.phase else { return };
         let left_bytes = match body {
             Body::Frames if self.kept.is_empty() || !self.output.is_empty() => {
@@ -41,7 +42,7 @@ impl<S: Read + Write + AsFd> Connection<S> {
     }
 
     /// The last word to a client that kept the server waiting beyond [`Connection::deadline`].
-    pub(crate) fn expire(&mut self, turn: &mut Turn<'_>) {
+    pub(crate) fn expire(&mut self, turn: &mut Turn<'_, M>) {
         match &self.phase {
             // It had its last word.
             Phase::Closing(_) => return,
@@ -58,6 +59,6 @@ impl<S: Read + Write + AsFd> Connection<S> {
         }
         turn.metrics.timed_out.add(1);
         // The connection is over either way.
-        let _ = self.output.flush(&mut self.stream, turn.service.store.memory());
+        let _ = self.output.flush(&mut self.stream, turn.service.store.memory().region());
     }
 }

@@ -15,6 +15,7 @@ use sidestep_core::message::RequestHeader;
 use sidestep_fabric::region::Region;
 use tracing::debug;
 
+use crate::backing::Backing;
 use crate::control::Handshake;
 use crate::input::Input;
 use crate::metrics::WorkerMetrics;
@@ -28,8 +29,8 @@ use crate::store::Reservation;
 const LINGER: Duration = Duration::from_millis(500);
 
 /// What a worker lends to a connection for a turn.
-pub(crate) struct Turn<'a> {
-    pub(crate) service: &'a Service,
+pub(crate) struct Turn<'a, M = Region> {
+    pub(crate) service: &'a Service<M>,
     pub(crate) metrics: &'a WorkerMetrics,
     pub(crate) guard: &'a mut Guard,
     pub(crate) input: &'a mut Input,
@@ -54,32 +55,32 @@ pub(crate) enum Next {
 }
 
 #[derive(Debug)]
-enum Phase {
+enum Phase<M: Backing> {
     Handshake(Handshake),
-    Open(Attached, Body),
+    Open(Attached, Body<M>),
     /// The last replies go out, what still comes in is dropped. True once our side is shut.
     Closing(bool),
 }
 
 /// What of a request is being received.
 #[derive(Debug)]
-enum Body {
+enum Body<M: Backing> {
     /// Frames, from the input buffer.
     Frames,
     /// A large value, into its item.
-    Large(Box<Large>),
+    Large(Box<Large<M>>),
     /// So many bytes that are of no use.
     Dropped(u64),
 }
 
 #[derive(Debug)]
-struct Large {
+struct Large<M: Backing> {
     header: RequestHeader,
-    reservation: Reservation<Region>,
+    reservation: Reservation<M>,
     filled: usize,
 }
 
-impl Large {
+impl<M: Backing> Large<M> {
     fn left(&self) -> usize {
         self.reservation.value_bytes() as usize - self.filled
     }
@@ -87,9 +88,9 @@ impl Large {
 
 /// A client's connection over the stream `S`, which does not block.
 #[derive(Debug)]
-pub(crate) struct Connection<S> {
+pub(crate) struct Connection<S, M: Backing = Region> {
     stream: S,
-    phase: Phase,
+    phase: Phase<M>,
     /// Received and not used yet, between turns.
     kept: Vec<u8>,
     output: Output,
@@ -105,7 +106,7 @@ pub(crate) struct Connection<S> {
     send_by: Option<Instant>,
 }
 
-impl<S: Read + Write + AsFd> Connection<S> {
+impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
     /// A connection whose client has yet to introduce itself.
     pub(crate) fn new(stream: S, now: Instant, handshake: Duration) -> Self {
         Self {
@@ -134,7 +135,7 @@ impl<S: Read + Write + AsFd> Connection<S> {
     }
 
     /// Receives, answers and sends what there is.
-    pub(crate) fn turn(&mut self, turn: &mut Turn<'_>) -> Next {
+    pub(crate) fn turn(&mut self, turn: &mut Turn<'_, M>) -> Next {
         turn.input.load(&mut self.kept);
         self.output.take(turn.spare);
         let next = self.run(turn).unwrap_or_else(|error| {
@@ -147,7 +148,7 @@ impl<S: Read + Write + AsFd> Connection<S> {
         next
     }
 
-    fn run(&mut self, turn: &mut Turn<'_>) -> io::Result<Next> {
+    fn run(&mut self, turn: &mut Turn<'_, M>) -> io::Result<Next> {
         let mut budget = turn.budget;
         loop {
             self.consume(turn);
@@ -180,11 +181,12 @@ impl<S: Read + Write + AsFd> Connection<S> {
     }
 
     /// One read: into the item of a large value that is on its way, else into the buffer.
-    fn receive(&mut self, turn: &mut Turn<'_>) -> io::Result<usize> {
+    fn receive(&mut self, turn: &mut Turn<'_, M>) -> io::Result<usize> {
         let (result, room) = match &mut self.phase {
             Phase::Open(_, Body::Large(large)) => {
                 let offset = large.reservation.offset() + large.filled as u64;
-                let result = turn.service.store.memory().receive_into(self.stream.as_fd(), offset, large.left());
+                let result =
+                    turn.service.store.memory().region().receive_into(self.stream.as_fd(), offset, large.left());
                 (result, large.left())
             }
             _ => {
@@ -207,15 +209,18 @@ impl<S: Read + Write + AsFd> Connection<S> {
         // A short read has emptied the socket (epoll(7)); only the end of the stream may be behind it.
         self.readable = received != 0 && (received == room || self.hung_up);
         match &mut self.phase {
-            Phase::Open(_, Body::Large(large)) => large.filled += received,
+            Phase::Open(_, Body::Large(large)) => {
+                large.filled += received;
+                large.reservation.arrived(large.filled);
+            }
             _ => turn.input.received(received),
         }
         turn.metrics.received_bytes.add(received as u64);
         Ok(received)
     }
 
-    fn send(&mut self, turn: &mut Turn<'_>) -> io::Result<usize> {
-        let sent = self.output.flush(&mut self.stream, turn.service.store.memory())?;
+    fn send(&mut self, turn: &mut Turn<'_, M>) -> io::Result<usize> {
+        let sent = self.output.flush(&mut self.stream, turn.service.store.memory().region())?;
         self.writable = self.output.is_empty();
         if self.writable {
             self.send_by = None;

@@ -4,11 +4,11 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 
 use sidestep_core::limits::MAX_KEY_BYTES;
-use sidestep_core::memory::MemoryMut;
 use sidestep_core::message::Status;
 use tracing::debug;
 
 use super::{Body, Connection, Large, Phase, Turn};
+use crate::backing::Backing;
 use crate::control::{Step, refusal};
 use crate::frame::{self, Frame, Request};
 use crate::metrics::WorkerMetrics;
@@ -18,9 +18,9 @@ use crate::service::{Caller, Superseded};
 /// Requests whose memory is fetched ahead: about as many misses as a core has under way at once.
 const PREFETCHED_KEYS: usize = 16;
 
-impl<S: Read + Write + AsFd> Connection<S> {
+impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
     /// Answers what has been received, as far as there is room for replies.
-    pub(super) fn consume(&mut self, turn: &mut Turn<'_>) {
+    pub(super) fn consume(&mut self, turn: &mut Turn<'_, M>) {
         let mut prefetched = 0;
         while !self.output.is_full() {
             if turn.input.position() >= prefetched && matches!(self.phase, Phase::Open(_, Body::Frames)) {
@@ -45,7 +45,7 @@ impl<S: Read + Write + AsFd> Connection<S> {
     }
 
     /// One step of the handshake. False if it waits for more bytes.
-    fn handshake(&mut self, turn: &mut Turn<'_>) -> bool {
+    fn handshake(&mut self, turn: &mut Turn<'_, M>) -> bool {
         let Phase::Handshake(handshake) = &mut self.phase else { return true };
         if turn.stopping {
             self.refuse("the server is stopping", turn.metrics);
@@ -75,7 +75,7 @@ impl<S: Read + Write + AsFd> Connection<S> {
     }
 
     /// The next request or part of one. False if it waits for more bytes.
-    fn open(&mut self, turn: &mut Turn<'_>) -> Result<bool, Superseded> {
+    fn open(&mut self, turn: &mut Turn<'_, M>) -> Result<bool, Superseded> {
         let Phase::Open(session, body) = &mut self.phase else { return Ok(true) };
         let output = &mut self.output;
         match body {
@@ -123,8 +123,9 @@ impl<S: Read + Write + AsFd> Connection<S> {
                 let left = u64::from(header.value_bytes.get()) - here as u64;
                 let caller = Caller { session, guard: turn.guard, metrics: turn.metrics, output };
                 *body = match turn.service.reserve(&request, caller)? {
-                    Some(reservation) => {
+                    Some(mut reservation) => {
                         turn.service.store.memory().write(reservation.offset() / 8, request.value);
+                        reservation.arrived(here);
                         Body::Large(Box::new(Large { header, reservation, filled: here }))
                     }
                     None => Body::Dropped(left),
@@ -156,7 +157,7 @@ impl<S: Read + Write + AsFd> Connection<S> {
 
 /// Starts fetching what the next requests will look at, all at once: one key's misses take as long as those of
 /// all of them. Returns the bytes of these requests.
-fn prefetch(turn: &Turn<'_>) -> usize {
+fn prefetch<M: Backing>(turn: &Turn<'_, M>) -> usize {
     let store = &turn.service.store;
     let unread = turn.input.unread();
     let (mut keys, mut bytes) = ([&unread[..0]; PREFETCHED_KEYS], 0);

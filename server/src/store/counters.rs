@@ -26,6 +26,8 @@ pub(crate) struct Counters {
     pub(crate) refused_full: Counter,
     pub(crate) version_mismatches: Counter,
     pub(crate) large_rehashed: Counter,
+    pub(crate) growth_waits: Counter,
+    pub(crate) growth_failures: Counter,
 }
 
 impl Counters {
@@ -39,6 +41,8 @@ impl Counters {
             ("writes_refused_full", &self.refused_full),
             ("version_mismatches", &self.version_mismatches),
             ("large_values_hashed_again", &self.large_rehashed),
+            ("growth_waits", &self.growth_waits),
+            ("growth_failures", &self.growth_failures),
         ]
         .map(|(name, counter)| (name.to_owned(), counter.value()))
         .into_iter()

@@ -10,6 +10,7 @@ use sidestep_core::layout::{item, root};
 use sidestep_core::limits::{BLOCK_BYTES, BLOCK_WORDS, MAX_KEY_BYTES};
 use sidestep_core::memory::MemoryMut;
 
+use super::ahead::Ahead;
 use super::counters::Counters;
 use super::locks::Locks;
 use super::space::{Growth, Space};
@@ -103,6 +104,8 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             directory: Mutex::new(()),
             intents: Mutex::new(u64::MAX),
             growth: Mutex::new(Growth::new(blocks, segment_blocks)),
+            usable_blocks: AtomicU64::new(0),
+            ahead: Ahead::default(),
             space: Arc::new(Mutex::new(Space::new(segment_blocks))),
             subtables: AtomicU64::new(1),
             keys: AtomicU64::new(0),
@@ -113,11 +116,10 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
     /// Takes the first step of segment 0 into use and the root out of it.
     fn take_root(&self) -> Result<(), StoreError> {
         let bytes = self.segment_bytes;
-        let grown = self.growth.lock().grow(&self.memory).map_err(|source| StoreError::Allocate { bytes, source })?;
-        let Some((start, length)) = grown else {
+        let grown = self.grow(&mut self.growth.lock()).map_err(|source| StoreError::Allocate { bytes, source })?;
+        if !grown || !self.space.lock().extents.take_for_ever_at(0, root::ROOT_BLOCKS) {
             return Err(StoreError::Damaged("no room for the first segment".into()));
-        };
-        self.space.lock().extents.add(start + root::ROOT_BLOCKS, length - root::ROOT_BLOCKS);
+        }
         Ok(())
     }
 }

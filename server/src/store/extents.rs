@@ -1,5 +1,6 @@
 //! Extents: the places of items. Slabs of one size class each, runs of blocks for longer items.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::classes::{CLASSES, MAX_SLAB_EXTENT, SLAB_BLOCKS, class_of, extent_blocks};
@@ -161,15 +162,17 @@ impl Extents {
         if !offset.is_multiple_of(extent) || offset + extent > SLAB_BLOCKS {
             return false;
         }
-        if !self.slabs.contains_key(&base) {
-            if !self.runs.take_at(base, SLAB_BLOCKS) {
-                return false;
+        let slab = match self.slabs.entry(base) {
+            Entry::Occupied(slab) => slab.into_mut(),
+            Entry::Vacant(place) => {
+                if !self.runs.take_at(base, SLAB_BLOCKS) {
+                    return false;
+                }
+                self.partial[class].insert(base);
+                place.insert(Slab::new(class, extent))
             }
-            self.slabs.insert(base, Slab::new(class, extent));
-            self.partial[class].insert(base);
-        }
-        let Some(slab) = self.slabs.get_mut(&base).filter(|slab| slab.class == class) else { return false };
-        if !slab.set(offset / extent, true) {
+        };
+        if slab.class != class || !slab.set(offset / extent, true) {
             return false;
         }
         if slab.used == slab.capacity() {

@@ -28,11 +28,11 @@ impl Locks {
         Self { groups: std::iter::repeat_with(OnceLock::new).take(groups).collect(), first_floor }
     }
 
-    /// Locks the subtable whose first block is `subtable`. Waits for whoever has it.
-    pub(crate) fn lock(&self, subtable: u64) -> FloorGuard<'_> {
+    /// The lock of the subtable whose first block is `subtable`.
+    pub(crate) fn of(&self, subtable: u64) -> &Mutex<u64> {
         let page = (subtable / SUBTABLE_BLOCKS) as usize;
         let group = self.groups[page / GROUP]
             .get_or_init(|| Box::new(std::array::from_fn(|_| CachePadded::new(Mutex::new(self.first_floor)))));
-        group[page % GROUP].lock()
+        &group[page % GROUP]
     }
 }

@@ -4,6 +4,7 @@
 //! steps. The orders of stores that safety rests on are in `write.rs` and `split.rs`; `docs/PROTOCOL.md`
 //! says why each is as it is.
 
+mod ahead;
 mod check;
 mod classes;
 mod counters;
@@ -15,6 +16,7 @@ mod read;
 mod recover;
 mod reserve;
 mod runs;
+mod settle;
 mod space;
 mod split;
 mod write;
@@ -23,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use sidestep_core::hash::KeyHash;
 use sidestep_core::layout::directory::DirectoryWord;
 use sidestep_core::layout::root;
@@ -36,6 +38,7 @@ pub use read::{Got, Hold};
 pub use recover::RecoveryReport;
 pub use reserve::Reservation;
 
+use ahead::Ahead;
 use counters::Counters;
 use locks::{FloorGuard, Locks};
 use space::{Growth, Space};
@@ -53,11 +56,19 @@ pub struct StoreOptions {
     /// For tests only: extents are reused without waiting for the server's own readers, of which there must
     /// then be none. Remote readers must bear it.
     pub reuse_at_once: bool,
+    /// Threads that a recovery divides the subtables among. The simulator, which counts stores, wants one.
+    pub recovery_threads: usize,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { segment_bytes: None, max_value_bytes: DEFAULT_MAX_VALUE_BYTES, table_id: None, reuse_at_once: false }
+        Self {
+            segment_bytes: None,
+            max_value_bytes: DEFAULT_MAX_VALUE_BYTES,
+            table_id: None,
+            reuse_at_once: false,
+            recovery_threads: 1,
+        }
     }
 }
 
@@ -77,6 +88,9 @@ pub struct Store<M> {
     /// Free intent words of the root, as bits.
     intents: Mutex<u64>,
     growth: Mutex<Growth>,
+    /// As in `growth`, for those who only want to know: its lock is held for as long as pages are made.
+    usable_blocks: AtomicU64,
+    ahead: Ahead,
     space: Arc<Mutex<Space>>,
     subtables: AtomicU64,
     keys: AtomicU64,
@@ -125,6 +139,12 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         self.keys.load(Ordering::Relaxed)
     }
 
+    /// Tells readers of this memory that its server is gone for good: at their next look they find another boot
+    /// id. For a memfd; the table in a file is read on, by whatever start.
+    pub fn retire_memory(&self) {
+        self.memory.store(root::BOOT_ID_WORD, 0);
+    }
+
     fn hash(&self, key: &[u8]) -> KeyHash {
         KeyHash::of(key, self.table_id)
     }
@@ -136,11 +156,23 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         DirectoryWord(self.memory.load(current.address() * BLOCK_WORDS + index))
     }
 
+    /// Takes a lock that writers contend for. In simulated memory they take turns where others wait.
+    fn lock<'l, T>(&self, mutex: &'l Mutex<T>) -> MutexGuard<'l, T> {
+        loop {
+            if let Some(guard) = mutex.try_lock() {
+                return guard;
+            }
+            if !self.memory.yield_turn() {
+                return mutex.lock();
+            }
+        }
+    }
+
     /// Locks the key's subtable. The directory is read again under the lock: a split may have come between.
     fn lock_subtable(&self, hash: KeyHash) -> Locked<'_> {
         loop {
             let entry = self.route(hash);
-            let floor = self.locks.lock(entry.address());
+            let floor = self.lock(self.locks.of(entry.address()));
             let again = self.route(hash);
             if again.address() == entry.address() {
                 return Locked { floor, entry: again };
@@ -167,7 +199,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
     /// Counters by name, in a stable order.
     pub fn stats(&self) -> Vec<(String, u64)> {
         let current = DirectoryWord(self.memory.load(root::CURRENT_DIRECTORY_WORD));
-        let usable_blocks = self.growth.lock().usable_blocks();
+        let usable_blocks = self.usable_blocks.load(Ordering::Relaxed);
         let (counts, free_blocks) = {
             let space = self.space.lock();
             (space.extents.counts(), space.extents.free_blocks())

@@ -1,6 +1,8 @@
 //! Taking a table up again after any end, a kill between two stores included.
 //!
-//! Exclusive, one store at a time, repeatable: a kill of the recovery is recovered from in the same way.
+//! Exclusive and repeatable: a kill of the recovery is recovered from in the same way. Its steps come one after
+//! the other; within the longest, the settling of the subtables, these are shared out among threads, since
+//! no subtable's slots are another's business.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,10 +10,8 @@ use std::sync::atomic::Ordering;
 
 use sidestep_core::layout::bucket::{SUBTABLE_BLOCKS, SUBTABLE_SLOTS, SlotWord};
 use sidestep_core::layout::directory::DirectoryWord;
-use sidestep_core::layout::item::{Header, Link, LinkState};
 use sidestep_core::layout::root::{self, IntentWord};
 use sidestep_core::limits::{BLOCK_BYTES, BLOCK_WORDS, MAX_DEPTH};
-use sidestep_core::location::Location;
 use sidestep_core::memory::{Memory, MemoryMut};
 
 use super::create::random_word;
@@ -131,7 +131,8 @@ pub(super) fn subtables(
 }
 
 impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
-    /// Takes up the table in `memory`, to which nobody else may write. Cost: every header and every key once.
+    /// Takes up the table in `memory`, to which nobody else may write. Cost: every item's header once, by
+    /// [`StoreOptions::recovery_threads`] threads.
     pub fn recover(memory: M, options: &StoreOptions) -> Result<(Arc<Self>, RecoveryReport), StoreError> {
         let root = read_root(&memory)?;
         let blocks = root.memory_bytes / BLOCK_BYTES as u64;
@@ -144,12 +145,14 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         store.memory.store(root::BOOT_ID_WORD, boot_id);
         let mut report = RecoveryReport { subtables: subtables.len() as u64, ..RecoveryReport::default() };
         store.finish_splits(&mut report)?;
-        let mut items = Vec::new();
-        for &subtable in &subtables {
-            store.settle_subtable(subtable, &mut items, &mut report)?;
+        let all: Vec<u64> = subtables.iter().copied().collect();
+        let settled = store.settle(&all, options.recovery_threads)?;
+        for part in &settled {
+            report.keys += part.items.len() as u64;
+            report.updates_finished += part.updates_finished;
+            report.slots_emptied += part.slots_emptied;
         }
-        store.rebuild_space(&directories, &subtables, &items)?;
-        report.keys = items.len() as u64;
+        store.rebuild_space(&directories, &subtables, settled.iter().flat_map(|part| part.items.iter().copied()))?;
         store.keys.store(report.keys, Ordering::Relaxed);
         store.subtables.store(report.subtables, Ordering::Relaxed);
         Ok((Arc::new(store), report))
@@ -185,81 +188,25 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         Ok(())
     }
 
-    /// Brings every slot to a settled item or to emptiness.
-    fn settle_subtable(
-        &self,
-        subtable: u64,
-        items: &mut Vec<(u64, u64)>,
-        report: &mut RecoveryReport,
-    ) -> Result<(), StoreError> {
-        for slot in 0..SUBTABLE_SLOTS as u64 {
-            let at = subtable * BLOCK_WORDS + slot;
-            let word = SlotWord(self.memory.load(at));
-            if word.is_empty() {
-                continue;
-            }
-            let header = self.checked_header(word.location())?;
-            let (location, header) = match header.link.state() {
-                LinkState::Current => (word.location(), header),
-                LinkState::Forward => {
-                    let successor = header.link.successor();
-                    let next = self.checked_header(successor)?;
-                    if next.link.state() == LinkState::Pending {
-                        self.memory.store(successor.word(), Link::bound(LinkState::Current, next.checksum).0);
-                    }
-                    self.memory.store(at, SlotWord::new(word.depth(), word.fingerprint(), successor).0);
-                    report.updates_finished += 1;
-                    (successor, next)
-                }
-                LinkState::Dead | LinkState::Pending => {
-                    self.memory.store(at, SlotWord::empty(word.depth()).0);
-                    report.slots_emptied += 1;
-                    continue;
-                }
-            };
-            items.push((location.address(), header.blocks()));
-        }
-        Ok(())
-    }
-
-    fn checked_header(&self, location: Location) -> Result<Header, StoreError> {
-        let blocks = self.memory_bytes / BLOCK_BYTES as u64;
-        let damaged = |what: &str| StoreError::Damaged(format!("a slot names {location:?}: {what}"));
-        if location.address() < root::ROOT_BLOCKS || location.address() >= blocks {
-            return Err(damaged("outside the space"));
-        }
-        let header = self.header(location);
-        let size = header.blocks().min(Location::LONG);
-        if !header.is_plausible() || size != location.size() || location.address() + header.blocks() > blocks {
-            return Err(damaged("the item there has other lengths"));
-        }
-        if !header.link.is_about(header.checksum) {
-            return Err(damaged("the item's link is about another body"));
-        }
-        Ok(header)
-    }
-
     /// What no slot names is free.
     fn rebuild_space(
         &self,
         directories: &[(u8, u64)],
         subtables: &BTreeSet<u64>,
-        items: &[(u64, u64)],
+        items: impl Iterator<Item = (u64, u64)> + Clone,
     ) -> Result<(), StoreError> {
         let ends = directories.iter().map(|&(depth, address)| address + directory_blocks(depth));
         let ends = ends.chain(subtables.iter().map(|address| address + SUBTABLE_BLOCKS));
-        let ends = ends.chain(items.iter().map(|&(address, blocks)| address + super::classes::extent_blocks(blocks)));
+        let ends = ends.chain(items.clone().map(|(address, blocks)| address + super::classes::extent_blocks(blocks)));
         let used = ends.max().unwrap_or(0).max(root::ROOT_BLOCKS);
         let mut growth = self.growth.lock();
-        let mut space = self.space.lock();
         while growth.usable_blocks() < used {
             let bytes = self.segment_bytes;
-            let grown = growth.grow(&self.memory).map_err(|source| StoreError::Allocate { bytes, source })?;
-            let Some((start, length)) = grown else {
+            if !self.grow(&mut growth).map_err(|source| StoreError::Allocate { bytes, source })? {
                 return Err(StoreError::Damaged(format!("something ends at block {used:#x}, past the space")));
-            };
-            space.extents.add(start, length);
+            }
         }
+        let mut space = self.space.lock();
         let overlap = |what: &str, address: u64| StoreError::Damaged(format!("{what} at block {address:#x} overlaps"));
         if !space.extents.take_for_ever_at(0, root::ROOT_BLOCKS) {
             return Err(overlap("the root", 0));
@@ -274,7 +221,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
                 return Err(overlap("a subtable", address));
             }
         }
-        for &(address, blocks) in items {
+        for (address, blocks) in items {
             if !space.extents.take_at(address, blocks) {
                 return Err(overlap("an item", address));
             }

@@ -1,9 +1,10 @@
 //! Values that are received straight into their item.
 
+use std::fmt;
 use std::sync::Arc;
 
-use sidestep_core::layout::item::{self, ComposeHeader, Header, Link, LinkState};
-use sidestep_core::limits::BLOCK_BYTES;
+use sidestep_core::layout::item::{self, ComposeHeader, Header, Link};
+use sidestep_core::limits::{BLOCK_BYTES, BLOCK_WORDS};
 use sidestep_core::location::Location;
 use sidestep_core::memory::MemoryMut;
 use xxhash_rust::xxh3::Xxh3;
@@ -11,28 +12,61 @@ use xxhash_rust::xxh3::Xxh3;
 use super::write::Body;
 use super::{Store, WriteError};
 
-/// Bytes of a value that are copied out at a time to be hashed.
-const HASH_CHUNK: usize = 64 << 10;
+/// Bytes of a value that are copied out at a time to be hashed: from cache to cache.
+const HASH_CHUNK: usize = 16 << 10;
 /// How far above the floor an insert's version is guessed, so that other inserts do not spoil the guess.
 const VERSION_MARGIN: u64 = 1 << 16;
 
 /// An extent that nobody else knows, with its key and room for its value. Dropping it frees the extent.
-#[derive(Debug)]
+///
+/// The value is hashed while it arrives. The version comes before it, so the one that the item will most likely
+/// get is guessed; another write to the key in the meantime makes it wrong, and the value is hashed again.
 pub struct Reservation<M: MemoryMut + Send + Sync + 'static> {
     store: Arc<Store<M>>,
     key: Vec<u8>,
     address: u64,
     value_bytes: u32,
+    expires_ms: u64,
+    hashed: Hashed,
     published: bool,
 }
 
+/// The checksum so far.
+struct Hashed {
+    version: u64,
+    hasher: Xxh3,
+    /// Bytes of the value that are in it.
+    value_bytes: usize,
+}
+
 impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
-    /// Takes the space for an item. The value is written to [`Reservation::offset`], then it is published.
-    pub fn reserve(self: &Arc<Self>, key: &[u8], value_bytes: u32) -> Result<Reservation<M>, WriteError> {
+    /// Takes the space for an item. The value is written to [`Reservation::offset`], in one go or piece by piece
+    /// with [`Reservation::arrived`] after each, then it is published. `expires_ms`: 0 = never.
+    pub fn reserve(
+        self: &Arc<Self>,
+        key: &[u8],
+        value_bytes: u32,
+        expires_ms: u64,
+    ) -> Result<Reservation<M>, WriteError> {
         self.check_sizes(key, value_bytes as usize)?;
         let address = self.take_extent(item::blocks(key.len(), value_bytes as usize))?;
         self.memory.fence();
-        Ok(Reservation { store: self.clone(), key: key.to_vec(), address, value_bytes, published: false })
+        let hashed = Hashed { version: self.likely_version(key, 0), hasher: Xxh3::new(), value_bytes: 0 };
+        let (store, key) = (self.clone(), key.to_vec());
+        let mut reservation = Reservation { store, key, address, value_bytes, expires_ms, hashed, published: false };
+        reservation.begin_hash(reservation.hashed.version);
+        Ok(reservation)
+    }
+
+    /// The version that a write to the key would get now; `guessed` if it could be that one.
+    fn likely_version(&self, key: &[u8], guessed: u64) -> u64 {
+        let hash = self.hash(key);
+        let locked = self.lock_subtable(hash);
+        match self.find(&locked, key, hash) {
+            Ok(old) => old.header.version + 1,
+            Err(_) if guessed > *locked.floor => guessed,
+            Err(_) => *locked.floor + VERSION_MARGIN,
+        }
     }
 }
 
@@ -47,24 +81,93 @@ impl<M: MemoryMut + Send + Sync + 'static> Reservation<M> {
         self.value_bytes
     }
 
-    /// Makes the value the key's. Hashes it before the subtable's lock is taken, with the version that it will
-    /// most likely get; hashes it again under the lock if another write came between.
-    pub fn publish(mut self, expect: Option<u64>, expires_ms: u64) -> Result<u64, WriteError> {
-        let store = self.store.clone();
-        let key = std::mem::take(&mut self.key);
+    /// The first `value_bytes` bytes of the value are in their place: hashes those that are not hashed yet,
+    /// while they are in the CPU's cache.
+    pub fn arrived(&mut self, value_bytes: usize) {
+        let whole = value_bytes >= self.value_bytes as usize;
+        let end = if whole { self.value_bytes as usize } else { value_bytes / 8 * 8 };
+        let first = self.offset() / 8;
+        let mut chunk = [0; HASH_CHUNK];
+        while self.hashed.value_bytes < end {
+            let done = self.hashed.value_bytes;
+            let bytes = HASH_CHUNK.min(end - done);
+            self.store.memory.read(first + done as u64 / 8, &mut chunk[..item::pad(bytes)]);
+            self.hashed.hasher.update(&chunk[..bytes]);
+            self.hashed.value_bytes += bytes;
+        }
+    }
+
+    /// Makes the value, which is whole, the key's. What is left to hash is hashed before the subtable's lock is
+    /// taken, and only if another write comes between, all of it under the lock.
+    pub fn publish(mut self, expect: Option<u64>) -> Result<u64, WriteError> {
+        let (store, key, expires_ms) = (self.store.clone(), self.key.clone(), self.expires_ms);
         let blocks = item::blocks(key.len(), self.value_bytes as usize);
-        let mut body = InPlace::new(&store, &key, self.address, self.value_bytes);
-        let hash = store.hash(&key);
-        let (state, version) = {
-            let locked = store.lock_subtable(hash);
-            match store.find(&locked, &key, hash) {
-                Ok(old) => (LinkState::Pending, old.header.version + 1),
-                Err(_) => (LinkState::Dead, *locked.floor + VERSION_MARGIN),
-            }
-        };
-        body.guess(ComposeHeader { state, version, expires_ms });
+        self.finish();
+        let version = store.likely_version(&key, self.hashed.version);
+        if version != self.hashed.version {
+            self.hash_again(version);
+        }
         self.published = true;
-        store.publish(&key, Location::new(self.address, blocks), blocks, expect, expires_ms, &mut body)
+        let location = Location::new(self.address, blocks);
+        store.publish(&key, location, blocks, expect, expires_ms, &mut self)
+    }
+
+    /// Key, padding and the zeros from the value's end to the end of the last block; the rest of the checksum.
+    fn finish(&mut self) {
+        let memory = &self.store.memory;
+        let word = self.address * BLOCK_WORDS;
+        memory.write(word + item::HEADER_BYTES as u64 / 8, &self.key);
+        let exact = item::exact_bytes(self.key.len(), self.value_bytes as usize);
+        let last_word = word + (exact as u64) / 8;
+        let used = exact % 8;
+        if used > 0 {
+            let kept = memory.load(last_word) & ((1 << (8 * used)) - 1);
+            memory.store(last_word, kept);
+        }
+        let first_free = word + (exact as u64).div_ceil(8);
+        let end = word + item::blocks(self.key.len(), self.value_bytes as usize) * BLOCK_WORDS;
+        (first_free..end).for_each(|word| memory.store(word, 0));
+        self.arrived(self.value_bytes as usize);
+    }
+
+    fn header(&self, version: u64, checksum: u64, link: Link) -> Header {
+        let (key_bytes, value_bytes, expires_ms) = (self.key.len() as u16, self.value_bytes, self.expires_ms);
+        Header { link, checksum, version, key_bytes, flags: 0, value_bytes, expires_ms }
+    }
+
+    /// Everything that the checksum covers before the value.
+    fn begin_hash(&mut self, version: u64) {
+        let mut hasher = Xxh3::with_seed(self.store.table_id);
+        for word in &self.header(version, 0, Link(0)).to_words()[2..] {
+            hasher.update(&word.to_le_bytes());
+        }
+        hasher.update(&self.key);
+        hasher.update(&[0; 8][..item::pad(self.key.len()) - self.key.len()]);
+        self.hashed = Hashed { version, hasher, value_bytes: 0 };
+    }
+
+    fn hash_again(&mut self, version: u64) {
+        self.store.counters.large_rehashed.add_one();
+        self.begin_hash(version);
+        self.arrived(self.value_bytes as usize);
+    }
+}
+
+impl<M: MemoryMut + Send + Sync + 'static> Body for Reservation<M> {
+    fn write(&mut self, header: ComposeHeader) -> u64 {
+        if self.hashed.version != header.version {
+            self.hash_again(header.version);
+        }
+        let checksum = self.hashed.hasher.digest();
+        let words = self.header(header.version, checksum, Link::bound(header.state, checksum)).to_words();
+        for (i, word) in words.into_iter().enumerate().rev() {
+            self.store.memory.store(self.address * BLOCK_WORDS + i as u64, word);
+        }
+        checksum
+    }
+
+    fn insert_version(&self, floor: u64) -> u64 {
+        if self.hashed.version > floor { self.hashed.version } else { floor + 1 }
     }
 }
 
@@ -77,92 +180,83 @@ impl<M: MemoryMut + Send + Sync + 'static> Drop for Reservation<M> {
     }
 }
 
-/// An item whose value is in its extent already.
-struct InPlace<'s, M> {
-    store: &'s Store<M>,
-    key: &'s [u8],
-    word: u64,
-    value_bytes: u32,
-    /// Version and checksum that were computed ahead.
-    guessed: Option<(u64, u64)>,
-}
-
-impl<'s, M: MemoryMut> InPlace<'s, M> {
-    fn new(store: &'s Store<M>, key: &'s [u8], address: u64, value_bytes: u32) -> Self {
-        Self { store, key, word: address * 8, value_bytes, guessed: None }
-    }
-
-    fn guess(&mut self, header: ComposeHeader) {
-        self.clear_tail();
-        let checksum = self.checksum(header.version, header.expires_ms);
-        self.guessed = Some((header.version, checksum));
-    }
-
-    /// Key, padding and the zeros from the value's end to the end of the last block.
-    fn clear_tail(&self) {
-        let memory = &self.store.memory;
-        memory.write(self.word + item::HEADER_BYTES as u64 / 8, self.key);
-        let exact = item::exact_bytes(self.key.len(), self.value_bytes as usize);
-        let last_word = self.word + (exact as u64) / 8;
-        let used = exact % 8;
-        if used > 0 {
-            let kept = memory.load(last_word) & ((1 << (8 * used)) - 1);
-            memory.store(last_word, kept);
-        }
-        let first_free = self.word + (exact as u64).div_ceil(8);
-        let end = self.word + item::blocks(self.key.len(), self.value_bytes as usize) * 8;
-        (first_free..end).for_each(|word| memory.store(word, 0));
-    }
-
-    fn header(&self, version: u64, expires_ms: u64, checksum: u64, link: Link) -> Header {
-        let key_bytes = self.key.len() as u16;
-        Header { link, checksum, version, key_bytes, flags: 0, value_bytes: self.value_bytes, expires_ms }
-    }
-
-    /// The checksum, from a copy of the value that is made a chunk at a time.
-    fn checksum(&self, version: u64, expires_ms: u64) -> u64 {
-        let mut hasher = Xxh3::with_seed(self.store.table_id);
-        for word in &self.header(version, expires_ms, 0, Link(0)).to_words()[2..] {
-            hasher.update(&word.to_le_bytes());
-        }
-        hasher.update(self.key);
-        hasher.update(&[0; 8][..item::pad(self.key.len()) - self.key.len()]);
-        let first = self.word + item::value_offset(self.key.len()) as u64 / 8;
-        let value_bytes = self.value_bytes as usize;
-        let mut chunk = vec![0; HASH_CHUNK.min(item::pad(value_bytes))];
-        let mut done = 0;
-        while done < value_bytes {
-            let bytes = HASH_CHUNK.min(value_bytes - done);
-            let into = &mut chunk[..item::pad(bytes)];
-            self.store.memory.read(first + done as u64 / 8, into);
-            hasher.update(&into[..bytes]);
-            done += bytes;
-        }
-        hasher.digest()
+impl<M: MemoryMut + Send + Sync + 'static> fmt::Debug for Reservation<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation")
+            .field("address", &self.address)
+            .field("value_bytes", &self.value_bytes)
+            .finish_non_exhaustive()
     }
 }
 
-impl<M: MemoryMut> Body for InPlace<'_, M> {
-    fn write(&mut self, header: ComposeHeader) -> u64 {
-        let checksum = match self.guessed {
-            Some((version, checksum)) if version == header.version => checksum,
-            _ => {
-                self.store.counters.large_rehashed.add_one();
-                self.checksum(header.version, header.expires_ms)
+#[cfg(test)]
+mod tests {
+    use super::super::check;
+    use super::super::tests::{SMALL, Words, get, read, small};
+    use super::*;
+
+    const KEY: &[u8] = b"a key";
+
+    fn value(bytes: usize) -> Vec<u8> {
+        (0..bytes).map(|i| (i * 7 + i / 251) as u8).collect()
+    }
+
+    fn hashed_again(store: &Store<Arc<Words>>) -> u64 {
+        store.stats().into_iter().find(|stat| stat.0 == "large_values_hashed_again").unwrap().1
+    }
+
+    /// Lets a value arrive in pieces of `step` bytes, with `meanwhile` before the last one.
+    fn receive(store: &Arc<Store<Arc<Words>>>, bytes: usize, step: usize, meanwhile: impl FnOnce()) -> u64 {
+        let value = value(bytes);
+        let mut reservation = store.reserve(KEY, bytes as u32, 0).unwrap();
+        let mut meanwhile = Some(meanwhile);
+        for end in (step..bytes).step_by(step).chain([bytes]) {
+            if end == bytes {
+                meanwhile.take().into_iter().for_each(|meanwhile| meanwhile());
             }
-        };
-        let link = Link::bound(header.state, checksum);
-        let words = self.header(header.version, header.expires_ms, checksum, link).to_words();
-        for (i, word) in words.into_iter().enumerate().rev() {
-            self.store.memory.store(self.word + i as u64, word);
+            // As a socket does it: in place, at any byte.
+            let whole = end.next_multiple_of(8);
+            let mut padded = value[..end].to_vec();
+            padded.resize(whole, 0xee);
+            store.memory().write(reservation.offset() / 8, &padded);
+            reservation.arrived(end);
         }
-        checksum
+        reservation.publish(None).unwrap()
     }
 
-    fn insert_version(&self, floor: u64) -> u64 {
-        match self.guessed {
-            Some((version, _)) if version > floor => version,
-            _ => floor + 1,
+    #[test]
+    fn a_value_that_arrives_in_pieces_is_whole() {
+        let store = small(SMALL);
+        for (bytes, step) in [(100_000, 1000), (100_003, 4097), (50_001, 13), (40_000, 40_000), (16_384, 16_383)] {
+            let version = receive(&store, bytes, step, || ());
+            assert_eq!(read(&store, KEY), Some((version, value(bytes))), "{bytes} bytes in steps of {step}");
+            assert_eq!(get(&store, KEY), Some((version, value(bytes))));
         }
+        assert_eq!(hashed_again(&store), 0);
+        assert!(check(store.memory()).is_sound());
+    }
+
+    #[test]
+    fn other_writes_to_the_key_in_the_meantime_are_built_upon() {
+        let store = small(SMALL);
+        let first = store.put(KEY, b"old", None, 0).unwrap();
+        let version = receive(&store, 50_001, 999, || {
+            store.put(KEY, b"newer", None, 0).unwrap();
+        });
+        assert_eq!(version, first + 2);
+        assert_eq!(read(&store, KEY), Some((version, value(50_001))));
+        let after_delete = receive(&store, 50_001, 999, || {
+            store.delete(KEY, None).unwrap();
+        });
+        assert!(after_delete > version);
+        assert_eq!(read(&store, KEY), Some((after_delete, value(50_001))));
+        assert!(hashed_again(&store) >= 1);
+        store.delete(KEY, None).unwrap();
+        let before = hashed_again(&store);
+        let insert = receive(&store, 50_001, 999, || {
+            store.put(b"another key of the subtable", b"", None, 0).unwrap();
+        });
+        assert_eq!((read(&store, KEY), hashed_again(&store)), (Some((insert, value(50_001))), before));
+        assert!(check(store.memory()).is_sound());
     }
 }

@@ -1,5 +1,10 @@
 //! Memory as it is taken into use: a segment at a time in the segment table, its pages in steps.
 
+use std::cell::Cell;
+use std::io;
+use std::sync::atomic::Ordering;
+
+use crossbeam_epoch::Guard;
 use sidestep_core::layout::bucket::{SUBTABLE_BLOCKS, SUBTABLE_BYTES};
 use sidestep_core::layout::root::{self, SegmentWord};
 use sidestep_core::limits::{BLOCK_BYTES, BLOCK_WORDS};
@@ -9,8 +14,13 @@ use super::classes::SLAB_BLOCKS;
 use super::extents::Extents;
 use super::{Store, WriteError};
 
+thread_local! {
+    /// Whether this thread has retired something and not handed it over.
+    static RETIRED: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Pages are allocated this many blocks at a time, 16 MiB, or a segment where that is smaller.
-const STEP_BLOCKS: u64 = (16 << 20) / BLOCK_BYTES as u64;
+pub(crate) const STEP_BLOCKS: u64 = (16 << 20) / BLOCK_BYTES as u64;
 
 /// How far the space is in use. Its lock is taken before that of the extents, never after.
 #[derive(Debug)]
@@ -31,7 +41,7 @@ impl Growth {
 
     /// Takes the next step into use: pages first, then the segment table, then it may be written to.
     /// None at the end of the space. Some milliseconds for 16 MiB.
-    pub(crate) fn grow(&mut self, memory: &impl MemoryMut) -> std::io::Result<Option<(u64, u64)>> {
+    pub(crate) fn grow(&mut self, memory: &impl MemoryMut) -> io::Result<Option<(u64, u64)>> {
         let (start, length) = (self.frontier, STEP_BLOCKS.min(self.segment_blocks));
         if start + length > self.blocks {
             return Ok(None);
@@ -73,27 +83,51 @@ impl Space {
 }
 
 impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
+    /// Takes the next step into use; false at the end of the space.
+    pub(crate) fn grow(&self, growth: &mut Growth) -> io::Result<bool> {
+        match growth.grow(&self.memory) {
+            Ok(Some((start, length))) => {
+                self.usable_blocks.store(growth.usable_blocks(), Ordering::Relaxed);
+                self.space.lock().extents.add(start, length);
+                Ok(true)
+            }
+            Ok(None) => Ok(false),
+            Err(error) => {
+                self.counters.growth_failures.add_one();
+                Err(error)
+            }
+        }
+    }
+
+    /// What `take` gets from the space as it is. Has memory prepared if little is left.
+    fn take_now<T>(&self, take: impl FnOnce(&mut Space) -> Option<T>) -> Option<T> {
+        let (taken, free_blocks) = {
+            let mut space = self.space.lock();
+            (take(&mut space), space.extents.free_blocks())
+        };
+        if free_blocks < self.short_blocks() {
+            self.ahead.wake_if_armed();
+        }
+        taken
+    }
+
     /// Runs `take` until it has something, growing the space, and waiting for deferred frees before giving up.
     fn take_with<T>(&self, blocks: u64, mut take: impl FnMut(&mut Space) -> Option<T>) -> Result<T, WriteError> {
-        if let Some(taken) = take(&mut self.space.lock()) {
+        if let Some(taken) = self.take_now(&mut take) {
             return Ok(taken);
         }
+        let usable_blocks = self.usable_blocks.load(Ordering::Relaxed);
         let mut last_error = None;
         for patience in 0..RECLAIM_ROUNDS {
-            loop {
-                let mut growth = self.growth.lock();
-                // Someone else may have grown it while this thread waited for the lock.
-                if let Some(taken) = take(&mut self.space.lock()) {
+            match self.take_growing(&mut take) {
+                Ok(Some(taken)) => {
+                    if self.usable_blocks.load(Ordering::Relaxed) != usable_blocks {
+                        self.counters.growth_waits.add_one();
+                    }
                     return Ok(taken);
                 }
-                match growth.grow(&self.memory) {
-                    Ok(Some((start, length))) => self.space.lock().extents.add(start, length),
-                    Ok(None) => break,
-                    Err(error) => {
-                        last_error = Some(error);
-                        break;
-                    }
-                }
+                Ok(None) => {}
+                Err(error) => last_error = Some(error),
             }
             {
                 let mut space = self.space.lock();
@@ -113,19 +147,19 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         Err(WriteError::Full(format!("no room for {} bytes: {detail}", blocks * BLOCK_BYTES as u64)))
     }
 
-    /// Takes the next step into use before writers need it, so that they do not wait for its pages.
-    /// True if it did. For a thread that calls it now and then; errors are left to the writer that meets them.
-    pub fn grow_ahead(&self) -> bool {
-        let blocks = STEP_BLOCKS.min(self.segment_bytes / BLOCK_BYTES as u64);
-        if self.space.lock().extents.free_blocks() >= blocks {
-            return false;
-        }
-        match self.growth.lock().grow(&self.memory) {
-            Ok(Some((start, length))) => {
-                self.space.lock().extents.add(start, length);
-                true
+    /// Grows the space until `take` has something; none at its end.
+    fn take_growing<T>(&self, take: &mut impl FnMut(&mut Space) -> Option<T>) -> io::Result<Option<T>> {
+        loop {
+            let mut growth = self.growth.lock();
+            // Someone else may have grown it while this thread waited for the lock.
+            if let Some(taken) = take(&mut self.space.lock()) {
+                return Ok(Some(taken));
             }
-            Ok(None) | Err(_) => false,
+            if !self.grow(&mut growth)? {
+                return Ok(None);
+            }
+            // Growth goes on where it had failed.
+            self.ahead.wake();
         }
     }
 
@@ -146,6 +180,15 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         }
         let space = self.space.clone();
         crossbeam_epoch::pin().defer(move || space.lock().extents.give(address, blocks));
+        RETIRED.set(true);
+    }
+
+    /// Makes what this thread has retired free for others to reuse, once readers have left it. A thread that goes
+    /// to sleep would keep some of it to itself for as long as it sleeps. Cheap where nothing was retired.
+    pub(crate) fn hand_over_retired(&self, guard: &Guard) {
+        if RETIRED.take() {
+            guard.flush();
+        }
     }
 
     /// Memory for a subtable. Never given back, so a stale directory always leads to one.

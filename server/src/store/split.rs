@@ -33,7 +33,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         // 1. Room for one more level.
         self.deepen(depth + 1)?;
         // 2. The sibling, locked, with the floor it inherits and the words that move.
-        let mut sibling_floor = self.locks.lock(sibling);
+        let mut sibling_floor = self.lock(self.locks.of(sibling));
         *sibling_floor = *locked.floor;
         let words: Vec<SlotWord> =
             (0..SUBTABLE_SLOTS as u64).map(|slot| SlotWord(self.memory.load(old * BLOCK_WORDS + slot))).collect();
@@ -50,7 +50,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         self.memory.store(root::INTENTS_WORD + intent, IntentWord::new(depth + 1, old, sibling).0);
         // 4. The directory, the sibling's entries first.
         {
-            let _directory = self.directory.lock();
+            let _directory = self.lock(&self.directory);
             let current = DirectoryWord(self.memory.load(root::CURRENT_DIRECTORY_WORD));
             self.publish_entries(old, sibling, depth, current, hash.directory_index(current.depth()));
         }
@@ -112,7 +112,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
 
     /// Makes sure that the directory has `depth` levels.
     fn deepen(&self, depth: u8) -> Result<(), WriteError> {
-        let _directory = self.directory.lock();
+        let _directory = self.lock(&self.directory);
         let current = DirectoryWord(self.memory.load(root::CURRENT_DIRECTORY_WORD));
         if current.depth() >= depth {
             return Ok(());

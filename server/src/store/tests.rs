@@ -5,19 +5,27 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
+use sidestep_core::layout::bucket::{SUBTABLE_SLOTS, SlotWord};
+use sidestep_core::layout::item::{Link, LinkState};
+use sidestep_core::location::Location;
 use sidestep_core::lookup::Geometry;
 use sidestep_core::lookup::local::{LocalReader, Outcome};
 use sidestep_core::memory::Memory;
 
 use super::*;
 
-/// Words in ordinary memory.
+/// Words in ordinary memory, of which the first so many bytes can be had.
 #[derive(Debug)]
-struct Words(Vec<AtomicU64>);
+pub(super) struct Words(Vec<AtomicU64>, AtomicU64);
 
 impl Words {
-    fn new(bytes: u64) -> Arc<Self> {
-        Arc::new(Self((0..bytes / 8).map(|_| AtomicU64::new(0)).collect()))
+    pub(super) fn new(bytes: u64) -> Arc<Self> {
+        Arc::new(Self((0..bytes / 8).map(|_| AtomicU64::new(0)).collect(), AtomicU64::new(u64::MAX)))
+    }
+
+    /// From now on allocation beyond this fails, as on a disk that is full.
+    pub(super) fn limit(&self, bytes: u64) {
+        self.1.store(bytes, Ordering::Relaxed);
     }
 }
 
@@ -52,18 +60,21 @@ impl MemoryMut for Words {
     fn fence(&self) {
         std::sync::atomic::fence(Ordering::SeqCst);
     }
-    fn allocate(&self, _word: u64, _bytes: u64) -> io::Result<()> {
-        Ok(())
+    fn allocate(&self, word: u64, bytes: u64) -> io::Result<()> {
+        match word * 8 + bytes <= self.1.load(Ordering::Relaxed) {
+            true => Ok(()),
+            false => Err(io::ErrorKind::StorageFull.into()),
+        }
     }
 }
 
-const SMALL: u64 = 1 << 20;
+pub(super) const SMALL: u64 = 1 << 20;
 
-fn options() -> StoreOptions {
+pub(super) fn options() -> StoreOptions {
     StoreOptions { segment_bytes: Some(256 << 10), ..StoreOptions::default() }
 }
 
-fn small(bytes: u64) -> Arc<Store<Arc<Words>>> {
+pub(super) fn small(bytes: u64) -> Arc<Store<Arc<Words>>> {
     Store::create(Words::new(bytes), &options()).unwrap()
 }
 
@@ -76,7 +87,7 @@ fn geometry<M: MemoryMut + Send + Sync + 'static>(store: &Store<M>) -> Geometry 
 }
 
 /// A GET through the server's own lock-free path.
-fn get(store: &Store<Arc<Words>>, key: &[u8]) -> Option<(u64, Vec<u8>)> {
+pub(super) fn get(store: &Store<Arc<Words>>, key: &[u8]) -> Option<(u64, Vec<u8>)> {
     let mut value = Vec::new();
     match store.get(key, &crossbeam_epoch::pin(), usize::MAX, &mut value) {
         Got::Absent => None,
@@ -86,7 +97,7 @@ fn get(store: &Store<Arc<Words>>, key: &[u8]) -> Option<(u64, Vec<u8>)> {
 }
 
 /// A GET as a client reads it.
-fn read(store: &Store<Arc<Words>>, key: &[u8]) -> Option<(u64, Vec<u8>)> {
+pub(super) fn read(store: &Store<Arc<Words>>, key: &[u8]) -> Option<(u64, Vec<u8>)> {
     let mut reader = LocalReader::new(store.memory().clone(), geometry(store));
     match reader.get(key) {
         Outcome::Found { value, found } => Some((found.version, value.to_vec())),
@@ -198,7 +209,7 @@ fn a_dropped_reservation_leaves_nothing() {
     let store = small(SMALL);
     store.put(b"k", b"v", None, 0).unwrap();
     let before = store.stats();
-    drop(store.reserve(b"k", 50_000).unwrap());
+    drop(store.reserve(b"k", 50_000, 0).unwrap());
     assert_eq!(store.stats(), before);
 }
 
@@ -260,6 +271,61 @@ fn recovery_keeps_everything_and_versions_go_on() {
     assert!(extents(&store.stats()) <= extents(&stats));
     assert!(store.put(&3u64.to_le_bytes(), b"", None, 0).unwrap() > 1 << 32, "floors are the ceiling after a start");
     assert!(check(store.memory()).is_sound());
+}
+
+/// The words of a table in which writes and deletes stopped half-way: every third slot's item is replaced or dead.
+fn unsettled(store: &Store<Arc<Words>>) -> Vec<u64> {
+    let memory = store.memory();
+    let current = DirectoryWord(memory.load(root::CURRENT_DIRECTORY_WORD));
+    let entries = (0..1u64 << current.depth())
+        .map(|index| DirectoryWord(memory.load(current.address() * BLOCK_WORDS + index)).address());
+    let subtables: std::collections::BTreeSet<u64> = entries.collect();
+    let slots =
+        subtables.iter().flat_map(|subtable| (0..SUBTABLE_SLOTS as u64).map(move |i| subtable * BLOCK_WORDS + i));
+    let named: Vec<SlotWord> = slots.map(|slot| SlotWord(memory.load(slot))).filter(|word| !word.is_empty()).collect();
+    for (i, word) in named.iter().enumerate() {
+        let header = store.header(word.location());
+        match i % 3 {
+            0 => memory.store(word.location().word(), Link::bound(LinkState::Dead, header.checksum).0),
+            1 => {
+                // An update that came as far as its FORWARD word.
+                let blocks = header.blocks();
+                let next = Location::new(store.take_extent(blocks).unwrap(), blocks);
+                let mut item = vec![0; blocks as usize * 64];
+                memory.read(word.location().word(), &mut item);
+                memory.write(next.word(), &item);
+                memory.store(next.word(), Link::bound(LinkState::Pending, header.checksum).0);
+                memory.store(word.location().word(), Link::forward(header.checksum, next).0);
+            }
+            _ => {}
+        }
+    }
+    (0..memory.words()).map(|word| memory.load(word)).collect()
+}
+
+#[test]
+fn threads_recover_what_one_does() {
+    let store = small(4 * SMALL);
+    for i in 0..9_000u64 {
+        store.put(&i.to_le_bytes(), &i.to_be_bytes(), None, 0).unwrap();
+    }
+    let words = unsettled(&store);
+    let recover = |recovery_threads| {
+        let memory = Words::new(4 * SMALL);
+        (0..).zip(&words).for_each(|(word, &value)| memory.store(word, value));
+        let (store, report) = Store::recover(memory, &StoreOptions { recovery_threads, ..options() }).unwrap();
+        assert!(check(store.memory()).is_sound());
+        let words: Vec<u64> = (0..store.memory().words())
+            .filter(|&word| word != root::BOOT_ID_WORD)
+            .map(|word| store.memory().load(word))
+            .collect();
+        (words, report, store.stats())
+    };
+    let one = recover(1);
+    assert_eq!((one.1.keys, one.1.updates_finished, one.1.slots_emptied), (6_000, 3_000, 3_000));
+    for threads in [2, 3, 7, 1000] {
+        assert!(recover(threads) == one, "{threads} threads");
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -53,9 +53,9 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
     ) -> Result<u64, WriteError> {
         if value.len() > COMPOSE_LIMIT {
             let value_bytes = u32::try_from(value.len()).unwrap_or(u32::MAX);
-            let reservation = self.reserve(key, value_bytes)?;
+            let reservation = self.reserve(key, value_bytes, expires_ms)?;
             self.memory.write(reservation.offset() / 8, value);
-            return reservation.publish(expect, expires_ms);
+            return reservation.publish(expect);
         }
         self.check_sizes(key, value.len())?;
         let blocks = item::blocks(key.len(), value.len());

@@ -11,10 +11,11 @@
 mod history;
 mod memory;
 mod reader;
+mod record;
 mod setup;
 mod world;
 mod writers;
 
 pub use setup::keys;
-pub use world::{Outcome, Plan, run};
+pub use world::{Outcome, Plan, run, run_recorded};
 pub use writers::{Meeting, meet};

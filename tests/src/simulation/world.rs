@@ -10,9 +10,12 @@ use sidestep_core::memory::Memory;
 use sidestep_fabric::sim::{SimMemory, until_killed};
 use sidestep_server::store::{Store, StoreOptions, WriteError, check};
 
+use crate::linearizability::Operation;
+
 use super::history::{History, State};
 use super::memory::WordByWord;
 use super::reader::{End, Reader};
+use super::record::Record;
 use super::setup::{MEMORY_BYTES, Mix, keys, options};
 
 /// What a run does.
@@ -61,6 +64,7 @@ struct World {
     hot: usize,
     now: u64,
     history: History,
+    record: Record,
     slots: Vec<Slot>,
     /// Everything a cache may ever have remembered, by key.
     entries: Vec<Vec<DirectoryWord>>,
@@ -141,9 +145,13 @@ impl World {
                 }
                 let named = self.history.names(key, found.version, &value);
                 self.fail(named);
+                self.record.read(key, start, self.now, Some((found.version, &value)));
                 Some(value)
             }
-            End::Absent => None,
+            End::Absent => {
+                self.record.read(key, start, self.now, None);
+                None
+            }
             End::Ask => return,
         };
         let checked = self.history.read(key, start, oldest, &state);
@@ -172,6 +180,12 @@ impl World {
         }
     }
 
+    fn begin_write(&mut self, key: usize, value: State, number: usize, expect: Option<u64>) {
+        self.now += 1;
+        self.record.begin(key, self.now, value.as_ref().map(|_| number as u64), expect);
+        self.history.begin(key, value);
+    }
+
     fn fail(&mut self, checked: Result<(), String>) {
         if let Err(failure) = checked {
             self.failure.get_or_insert(failure);
@@ -187,6 +201,11 @@ fn lock(world: &Shared) -> MutexGuard<'_, World> {
 
 /// Runs a plan. An error says what was violated.
 pub fn run(plan: Plan) -> Result<Outcome, String> {
+    run_recorded(plan).map(|(outcome, _)| outcome)
+}
+
+/// [`run`], with everything that was written and read.
+pub fn run_recorded(plan: Plan) -> Result<(Outcome, Vec<Operation>), String> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(plan.seed);
     let memory = WordByWord::new(SimMemory::new(MEMORY_BYTES / 8, plan.seed));
     let options = options();
@@ -203,6 +222,7 @@ pub fn run(plan: Plan) -> Result<Outcome, String> {
         hot: 0,
         now: 1,
         history: History::default(),
+        record: Record::default(),
         slots: (0..plan.readers).map(|_| Slot { reader: None, key: 0, start: 0, oldest: 0, pause: 0 }).collect(),
         entries: vec![Vec::new(); keys().len()],
         locations: vec![Vec::new(); keys().len()],
@@ -239,7 +259,8 @@ pub fn run(plan: Plan) -> Result<Outcome, String> {
     }
     memory.0.clear_hooks();
     memory.0.revive();
-    finish(&memory, &world, &store)
+    let outcome = finish(&memory, &world, &store)?;
+    Ok((outcome, lock(&world).record.take()))
 }
 
 /// One operation of the server, in the history from its begin to its acknowledgement.
@@ -253,11 +274,12 @@ fn operation(
     let bytes = &keys()[key];
     let present = lock(world).history.is_present(key);
     if present && random.random_range(0..4) == 0 {
-        lock(world).history.begin(key, None);
+        lock(world).begin_write(key, None, number, None);
         store.delete(bytes, None).map_err(|error| error.to_string())?;
         let mut world = lock(world);
         world.now += 1;
         let now = world.now;
+        world.record.done(now, 0);
         world.history.end(key, now);
         world.history.absent(key);
         return Ok(());
@@ -268,7 +290,6 @@ fn operation(
     };
     let mut value = (number as u64).to_le_bytes().to_vec();
     value.resize(length, number as u8);
-    lock(world).history.begin(key, Some(value.clone()));
     // 0 means absent; what is expected is right or wrong for certain.
     let expect = match random.random_range(0..10) {
         0 => Some(version + 1),
@@ -276,6 +297,7 @@ fn operation(
         2..5 => Some(version),
         _ => None,
     };
+    lock(world).begin_write(key, Some(value.clone()), number, expect);
     let written = store.put(bytes, &value, expect, 0);
     let mut world = lock(world);
     world.now += 1;
@@ -285,13 +307,18 @@ fn operation(
             Err(format!("key {key}: version {version} was replaced though {expect:?} was expected"))
         }
         Ok(version) => {
+            world.record.done(now, version);
             world.history.end(key, now);
             world.history.version(key, version)
         }
         Err(WriteError::VersionMismatch { found }) if found == version && expect != Some(version) => {
+            world.record.mismatch(now, expect.unwrap_or_default(), found);
             world.history.undo(key)
         }
-        Err(WriteError::Full(_)) => world.history.undo(key),
+        Err(WriteError::Full(_)) => {
+            world.record.nothing();
+            world.history.undo(key)
+        }
         Err(error) => Err(format!("key {key} at version {version}, expecting {expect:?}: {error}")),
     }
 }
@@ -321,9 +348,11 @@ fn recover(
     };
     memory.0.revive();
     let mut world = lock(world);
-    let found = world.alone_after_recovery(key);
     world.now += 1;
     let now = world.now;
+    world.record.killed(now);
+    let found = world.alone_after_recovery(key);
+    world.record.read(key, now, now, found.as_ref().map(|(value, version)| (*version, &value[..])));
     let (state, version) = found.map_or((None, 0), |(value, version)| (Some(value), version));
     world.history.settle(key, &state, version, now)?;
     Ok(store)

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use crate::failure::Failure;
-use crate::operand::{bytes, value};
+use crate::operand::{bytes, print, value};
 use crate::server::ServerArgs;
 
 /// Write a value if the key has a version (0: if it is absent); prints the new version
@@ -21,6 +21,5 @@ pub(crate) struct Args {
 pub(crate) fn run(server: &ServerArgs, args: &Args) -> Result<(), Failure> {
     let key = bytes(&args.key, server.hex)?;
     let value = value(Some(&args.value), server.hex)?;
-    println!("{}", server.session()?.put_if(&key, &value, args.version)?);
-    Ok(())
+    print(&format!("{}\n", server.session()?.put_if(&key, &value, args.version)?))
 }

@@ -55,6 +55,12 @@ pub(crate) fn shown(key: &[u8]) -> String {
     }
 }
 
+/// Writes text of ours to standard output, which a reader that has had enough may have closed.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::io("write to standard output"))
+}
+
 /// Writes one value: as it is (with a line end on a terminal, where there is none), or in hexadecimal.
 pub(crate) fn print_value(value: &[u8], hex: bool) -> Result<(), Failure> {
     let mut out = stdout().lock();

@@ -1,6 +1,7 @@
 //! `sidestep ping`
 
 use crate::failure::Failure;
+use crate::operand::print;
 use crate::server::ServerArgs;
 
 /// Ask the server for an answer; prints the round-trip time and the paths
@@ -14,15 +15,15 @@ pub(crate) struct Args {
 pub(crate) fn run(server: &ServerArgs, args: &Args) -> Result<(), Failure> {
     let mut session = server.session()?;
     let info = session.server_info();
-    println!("{}: pid {}, reads by {}", server.address(), info.pid, session.path());
+    print(&format!("{}: pid {}, reads by {}\n", server.address(), info.pid, session.path()))?;
     for (path, state) in &info.paths {
         match state {
-            Ok(()) => println!("path {path}: available"),
-            Err(reason) => println!("path {path}: not available: {reason}"),
+            Ok(()) => print(&format!("path {path}: available\n"))?,
+            Err(reason) => print(&format!("path {path}: not available: {reason}\n"))?,
         }
     }
     for _ in 0..args.count {
-        println!("round trip {:.1} µs", session.ping()?.as_secs_f64() * 1e6);
+        print(&format!("round trip {:.1} µs\n", session.ping()?.as_secs_f64() * 1e6))?;
     }
     Ok(())
 }

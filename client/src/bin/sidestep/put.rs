@@ -6,7 +6,7 @@ use std::time::Duration;
 use sidestep_client::PutOptions;
 
 use crate::failure::Failure;
-use crate::operand::{bytes, value};
+use crate::operand::{bytes, print, value};
 use crate::server::ServerArgs;
 
 /// Write a value; prints its version
@@ -26,6 +26,5 @@ pub(crate) fn run(server: &ServerArgs, args: &Args) -> Result<(), Failure> {
     let key = bytes(&args.key, server.hex)?;
     let value = value(args.value.as_deref(), server.hex)?;
     let options = PutOptions { expect: None, ttl: args.ttl_ms.map(Duration::from_millis) };
-    println!("{}", server.session()?.put_with(&key, &value, options)?);
-    Ok(())
+    print(&format!("{}\n", server.session()?.put_with(&key, &value, options)?))
 }

@@ -1,10 +1,9 @@
 //! `sidestep stats [--json]`
 
-use std::io::{Write, stdout};
-
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
+use crate::operand::print;
 use crate::server::ServerArgs;
 
 /// Print the counters of the server
@@ -33,5 +32,5 @@ pub(crate) fn run(server: &ServerArgs, args: &Args) -> Result<(), Failure> {
         let lines: Vec<String> = stats.server.iter().map(|(name, n)| format!("{name:width$}  {n}")).collect();
         lines.join("\n")
     };
-    writeln!(stdout().lock(), "{text}").map_err(Failure::io("write the counters"))
+    print(&format!("{text}\n"))
 }

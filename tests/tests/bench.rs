@@ -1,0 +1,251 @@
+//! The bench as processes: what it prints and writes of real servers, and that it fails where it must.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use sidestep_client::{Client, Options};
+use sidestep_tests::process::{ServerProcess, program};
+
+/// Key of YCSB's record 0.
+const FIRST_KEY: &str = "user6284781860667377211";
+/// Few records and no time to speak of: what is tested is what comes out, not how fast it was.
+const TINY: [&str; 6] = ["--records", "500", "--warm-up", "0", "--seconds", "0.3"];
+
+fn bench(arguments: &[&str]) -> Command {
+    let mut command = Command::new(program("sidestep-bench"));
+    command.args(arguments).env("RUST_LOG", "warn").stdin(Stdio::null());
+    command
+}
+
+fn finished(arguments: &[&str]) -> Output {
+    bench(arguments).output().expect("it runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn succeeds(arguments: &[&str]) -> String {
+    let output = finished(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    text(&output.stdout)
+}
+
+fn server() -> ServerProcess {
+    ServerProcess::start("127.0.0.1:0", &["--memory", "256MiB"])
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).expect("a file")).expect("JSON")
+}
+
+#[test]
+fn compare_measures_every_path_and_a_peer() {
+    let (server, folder) = (server(), tempfile::tempdir().expect("a folder"));
+    let file = |name: &str| folder.path().join(name);
+    let (json_file, csv_file, html_file) = (file("r.json"), file("r.csv"), file("r.html"));
+    let mut arguments = vec!["compare", "--server", server.address(), "--workload", "c", "--peer", "memcached"];
+    arguments.extend(TINY);
+    arguments.extend(["--repetitions", "2", "--repeats", "0", "--commit", "abc123"]);
+    for (option, path) in [("--json", &json_file), ("--csv", &csv_file), ("--html", &html_file)] {
+        arguments.extend([option, path.to_str().expect("a name")]);
+    }
+    let table = succeeds(&arguments);
+
+    let report = json(&json_file);
+    assert_eq!(report["schema"], "sidestep-bench/compare/1");
+    assert_eq!(report["environment"]["commit"], "abc123");
+    assert_eq!(report["partial"], false);
+    assert!(report["plan"]["rate"].is_null(), "a closed loop offers no rate");
+    let rows = report["rows"].as_array().expect("rows");
+    for path in ["local", "shm", "tcp", "memcached"] {
+        let of_path: Vec<&Value> = rows.iter().filter(|row| row["path"] == path).collect();
+        assert!(!of_path.is_empty(), "{path}: {table}");
+        for row in of_path {
+            check_row(path, row);
+        }
+        let line = table.lines().find(|line| line.trim_start().starts_with(path)).expect("a line");
+        assert!(!line.contains("not "), "{line}");
+    }
+    for path in ["rdma", "rdma-rpc"] {
+        let row = rows.iter().find(|row| row["path"] == path).expect("listed");
+        let reason = row["not_available"].as_str().expect("a reason");
+        assert!(!reason.is_empty() && table.contains(&format!("{path}  not available: {reason}")), "{table}");
+    }
+
+    let csv = std::fs::read_to_string(csv_file).expect("a file");
+    assert_eq!(csv.lines().count(), rows.len() + 1, "{csv}");
+    assert!(csv.starts_with("path,threads,") && csv.contains("\nshm,1,1,1,64,"), "{csv}");
+    let html = std::fs::read_to_string(html_file).expect("a file");
+    assert!(html.starts_with("<!doctype html>") && html.matches("<svg ").count() == 6);
+    assert!(html.contains("memcached, 64 connections × 16"));
+}
+
+/// Rates, times and CPU of a measured row are there and make sense.
+fn check_row(path: &str, row: &Value) {
+    let measured = &row["measured"];
+    let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("{path}: a number expected in {row}"));
+    let rate = &measured["ops_per_s"];
+    assert!(0.0 < number(&rate["median"]) && number(&rate["low"]) <= number(&rate["median"]), "{row}");
+    assert!(number(&rate["median"]) <= number(&rate["high"]), "{row}");
+    let times = ["min_ns", "p50_ns", "p90_ns", "p99_ns", "p999_ns", "p9999_ns", "max_ns"];
+    let times = times.map(|name| number(&measured["latency"][name]));
+    // The histogram keeps three digits.
+    assert!(times.is_sorted_by(|one, next| *one <= next * 1.01), "{path}: {times:?}");
+    assert!(times[0] > 0.0 && number(&measured["latency"]["mean_ns"]) > 0.0, "{row}");
+    assert!(number(&measured["client_cpu_us_per_op"]["median"]) > 0.0, "{row}");
+    if path == "local" {
+        assert!(measured["server_cpu_us_per_op"].is_null(), "{row}");
+    } else {
+        assert!(number(&measured["server_cpu_us_per_op"]["median"]) >= 0.0, "{row}");
+    }
+    let served_by = match path {
+        "local" => "this process",
+        "shm" => "client CPU",
+        _ => "server CPU",
+    };
+    let runs = measured["runs"].as_array().expect("runs");
+    let operations: f64 = runs.iter().map(|run| number(&run["operations"])).sum();
+    assert_eq!(number(&measured["reads_served_by"][served_by]), operations, "{row}");
+    assert_eq!(runs.len(), 2, "{row}");
+}
+
+/// A store that does not hold what was written fails the run: exit code 1, nothing on standard output.
+#[test]
+fn wrong_data_is_loud() {
+    let server = server();
+    let at = ["--server", server.address(), "--workload", "c", "--records", "500"];
+    succeeds(&[&["load"], &at[..]].concat());
+    let run = |path: &str| {
+        let more = ["--path", path, "--warm-up", "0", "--seconds", "30", "--operations", "20000"];
+        finished(&[&["run"], &at[..], &more].concat())
+    };
+    assert!(run("tcp").status.success());
+    let client = Client::connect(server.address(), Options::default()).expect("connected");
+    let value = client.get(FIRST_KEY).expect("asked").expect("YCSB's first key").to_vec();
+    for change in ["one bit", "another length", "gone"] {
+        let mut other = value.clone();
+        match change {
+            "one bit" => other[500] ^= 1,
+            "another length" => other.truncate(999),
+            _ => other.clear(),
+        }
+        if other.is_empty() {
+            assert!(client.delete(FIRST_KEY).expect("deleted"));
+        } else {
+            client.put(FIRST_KEY, &other).expect("written");
+        }
+        for path in ["tcp", "shm"] {
+            let output = run(path);
+            assert_eq!(output.status.code(), Some(1), "{change}, {path}: {}", text(&output.stderr));
+            assert!(text(&output.stderr).contains("WRONG DATA"), "{change}, {path}: {}", text(&output.stderr));
+            assert!(output.stdout.is_empty(), "{change}, {path}");
+        }
+    }
+}
+
+/// A server that stands still for a known time: an open loop counts the wait of everyone who came meanwhile, the
+/// service time only that of whoever was being served.
+#[test]
+fn a_stalled_server_shows_in_the_response_time() {
+    let stall = Duration::from_millis(600);
+    let (server, folder) = (server(), tempfile::tempdir().expect("a folder"));
+    let file = folder.path().join("r.json");
+    let at = ["--server", server.address(), "--workload", "c", "--records", "500"];
+    succeeds(&[&["load"], &at[..]].concat());
+    let more = ["--path", "tcp", "--rate", "1000", "--warm-up", "0", "--seconds", "2", "--json"];
+    let running = [&["run"], &at[..], &more, &[file.to_str().expect("a name")]].concat();
+    let running = bench(&running).stdout(Stdio::null()).spawn().expect("it starts");
+    let client = Client::connect(server.address(), Options::default()).expect("connected");
+    eventually("it reads", || client.stats().expect("counters").server("tcp_get_ok").is_some_and(|gets| gets > 20));
+    server.signal(Signal::STOP);
+    std::thread::sleep(stall);
+    server.signal(Signal::CONT);
+    assert!(running.wait_with_output().expect("it ends").status.success());
+
+    let report = json(&file);
+    let measured = &report["rows"][0]["measured"];
+    let ms = |times: &str, name: &str| measured[times][name].as_f64().expect("a number") / 1e6;
+    assert_eq!(report["plan"]["rate"], 1000.0);
+    // Of 2000 operations 600 were due in the stall: a tenth of all waited for two thirds of it or longer.
+    assert!(ms("response", "p90_ns") > 200.0, "{measured}");
+    assert!(ms("response", "max_ns") >= 0.9 * stall.as_secs_f64() * 1e3, "{measured}");
+    assert!(ms("latency", "max_ns") >= 0.9 * stall.as_secs_f64() * 1e3, "{measured}");
+    assert!(ms("latency", "p99_ns") < 200.0, "{measured}");
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < deadline, "not in time: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn ctrl_c_prints_what_there_is() {
+    let arguments = ["compare", "--no-server", "--records", "500", "--warm-up", "0", "--seconds", "0.1"];
+    let mut running = bench(&[&arguments[..], &["--repetitions", "60000", "--repeats", "0"]].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut lines = BufReader::new(running.stderr.take().expect("piped")).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.starts_with("3/60000 local")));
+    kill_process(Pid::from_child(&running), Signal::INT).expect("it runs");
+    let rest = std::thread::spawn(move || lines.count());
+    let mut table = String::new();
+    running.stdout.take().expect("piped").read_to_string(&mut table).expect("text");
+    assert!(running.wait().expect("it ends").success());
+    rest.join().expect("read");
+    assert!(table.starts_with("PARTIAL") && table.contains("local"), "{table}");
+}
+
+#[test]
+fn ycsbs_own_spelling_and_lines() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("workloadb");
+    let properties = "recordcount=1000\noperationcount=3000\nworkload=site.ycsb.workloads.CoreWorkload\n\
+                      readproportion=0.95\nupdateproportion=0.05\nscanproportion=0\ninsertproportion=0\n\
+                      requestdistribution=zipfian\n";
+    std::fs::write(&file, properties).expect("written");
+    let file = file.to_str().expect("a name");
+    let out =
+        succeeds(&["run", "-P", file, "-p", "recordcount=500", "-threads", "2", "--path", "local", "--format", "ycsb"]);
+    let value = |section: &str, name: &str| {
+        let prefix = format!("[{section}], {name}, ");
+        let line = out.lines().find_map(|line| line.strip_prefix(&prefix));
+        line.and_then(|value| value.parse::<f64>().ok()).unwrap_or_else(|| panic!("{prefix} in {out}"))
+    };
+    assert!(value("OVERALL", "Throughput(ops/sec)") > 0.0 && value("OVERALL", "RunTime(ms)") >= 0.0);
+    let (reads, updates) = (value("READ", "Operations"), value("UPDATE", "Operations"));
+    assert!((3000.0..3100.0).contains(&(reads + updates)) && reads > 10.0 * updates && updates > 0.0, "{out}");
+    for section in ["READ", "UPDATE"] {
+        for name in ["AverageLatency(us)", "MinLatency(us)", "MaxLatency(us)", "95thPercentileLatency(us)"] {
+            assert!(value(section, name) >= 0.0);
+        }
+        assert_eq!(value(section, "Return=OK"), value(section, "Operations"));
+    }
+    // Scans need ordered keys.
+    let refused = finished(&["run", "--workload", "e", "--path", "local"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("ordered"), "{}", text(&refused.stderr));
+}
+
+#[test]
+fn a_reader_that_has_gone_is_no_failure() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("r.json");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let arguments = ["compare", "--no-server", "--repetitions", "1", "--repeats", "0", "--json"];
+    let arguments = [&arguments[..], &[file.to_str().expect("a name")], &TINY].concat();
+    let output = bench(&arguments).stdout(writer).stderr(Stdio::piped()).output().expect("it runs");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert!(!text(&output.stderr).contains("panicked"));
+    assert_eq!(json(&file)["rows"][0]["path"], "local");
+}
