@@ -3,5 +3,6 @@
 pub mod fail_points;
 pub mod fail_server;
 pub mod linearizability;
+pub mod model;
 pub mod process;
 pub mod simulation;

@@ -140,7 +140,8 @@ fn clients_killed_at_random_moments_leave_nothing() {
     println!("SIDESTEP_SEED={seed}");
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     let timeouts = Timeouts { session: Duration::from_millis(400), ..Timeouts::default() };
-    let server = Server::start(Config { timeouts, ..config() }).expect("a server");
+    let segment_bytes = Some(16 << 20);
+    let server = Server::start(Config { timeouts, segment_bytes, ..config() }).expect("a server");
     let folder = tmpfs_folder();
     for round in 0..24u32 {
         let mut child = Command::new(env!("CARGO_BIN_EXE_history-client"))

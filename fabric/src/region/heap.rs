@@ -1,4 +1,4 @@
-//! The same words on the heap: for loom, whose atomics fit no mapping, and for Miri, which cannot map.
+//! The same words on the heap: for loom, whose atomics fit no mapping.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use sidestep_core::memory::{Memory, MemoryMut};
 use super::atomic::AtomicU64;
 use super::words::Words;
 
-/// Words that are made of the same code as those of a mapping, in ordinary memory. Under loom and Miri only.
+/// Words that are made of the same code as those of a mapping, in ordinary memory. Under loom only.
 #[derive(Debug)]
 pub struct HeapRegion {
     // Before the memory that it points into.

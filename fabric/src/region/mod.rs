@@ -11,7 +11,7 @@
 
 mod atomic;
 mod copy;
-#[cfg(any(loom, miri))]
+#[cfg(loom)]
 mod heap;
 #[cfg(not(loom))]
 mod huge_pages;
@@ -33,7 +33,7 @@ use std::path::PathBuf;
 use sidestep_core::limits::{ADDRESS_BITS, BLOCK_BYTES};
 use thiserror::Error;
 
-#[cfg(any(loom, miri))]
+#[cfg(loom)]
 pub use heap::HeapRegion;
 #[cfg(not(loom))]
 pub use huge_pages::HugePages;

@@ -11,5 +11,6 @@ pub mod memory;
 pub mod model;
 
 // The store alone: the crate around it brings sockets and mappings, which know nothing of loom.
+#[allow(dead_code)]
 #[path = "../../../server/src/store/mod.rs"]
 pub mod store;

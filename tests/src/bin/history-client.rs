@@ -31,7 +31,7 @@ struct Cli {
     /// Keys that half of the operations are on
     #[arg(long, default_value_t = 16)]
     hot_keys: u64,
-    /// Write values of 40 to 200 KB
+    /// Write values of 40 KB to 4 MB
     #[arg(long)]
     long_values: bool,
     /// Go on when the server is lost

@@ -12,7 +12,7 @@ use sidestep_client::{Client, Error, Options, Path, PathMode, Session, Value};
 
 use super::operation::{Did, MALFORMED, Operation};
 
-/// A bit of the number of a value that is 40 to 200 KB long.
+/// A bit of the number of a value that is 40 KB to 4 MB long.
 const LONG: u64 = 1 << 62;
 /// Keys of a batch.
 const BATCH: usize = 8;
@@ -95,7 +95,7 @@ pub fn key_bytes(number: u64) -> Vec<u8> {
 pub fn value_bytes(number: u64, into: &mut Vec<u8>) {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     let words = match mixed % 512 {
-        _ if number & LONG != 0 => 5000 + mixed % 20_000,
+        _ if number & LONG != 0 => 5000 + mixed % 500_000,
         0 => 5000,
         1..16 => 600,
         _ => 1 + mixed / 512 % 40,

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::operation::Operation;
 use super::register::State;
 
-/// Configurations looked at for each operation before the search gives up: it has never needed three.
+/// Configurations looked at for each operation before the search gives up.
 const PATIENCE: u64 = 1000;
 
 /// An operation as the search sees it.

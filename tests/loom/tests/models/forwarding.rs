@@ -84,14 +84,14 @@ fn a_reader_never_goes_back() {
 }
 
 #[test]
-#[should_panic]
-fn relaxed_stores_let_a_reader_go_back() {
+#[should_panic(expected = "had to ask")]
+fn relaxed_stores_leave_a_reader_without_an_answer() {
     one_reader(Weakness::RelaxedStores);
 }
 
 #[test]
-#[should_panic]
-fn unfenced_reads_let_a_reader_go_back() {
+#[should_panic(expected = "had to ask")]
+fn unfenced_reads_leave_a_reader_without_an_answer() {
     one_reader(Weakness::UnfencedReads);
 }
 
