@@ -2,7 +2,7 @@
 //! that it allows explored by [loom](https://docs.rs/loom), within the bounds that each model states.
 //!
 //! What runs is the code that ships: `server/src/store`, `core::lookup`, `crossbeam-epoch`, and
-//! `fabric::region`'s words, whose atomics are loom's here by one swapped import. [`memory`] puts loom's
+//! `fabric::region`'s words, whose atomics are loom's here by one swapped import. `memory` puts loom's
 //! words only where a writer and a reader meet. `scripts/loom` builds this with
 //! `--cfg loom --cfg crossbeam_loom`; in every other build the crate is empty.
 #![cfg(loom)]
