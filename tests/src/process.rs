@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -99,6 +100,20 @@ impl ServerProcess {
         // After the parenthesized name: state is field 3, utime 14, stime 15.
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         fields[11].parse::<u64>().expect("utime") + fields[12].parse::<u64>().expect("stime")
+    }
+
+    /// The ticks once they stand still. After a start and after writes the server prepares memory for the next ones.
+    pub fn idle_ticks(&self) -> u64 {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let (mut ticks, mut looks) = (self.cpu_ticks(), 0);
+        while looks < 10 {
+            assert!(Instant::now() < deadline, "the server is never idle");
+            std::thread::sleep(Duration::from_millis(20));
+            let now = self.cpu_ticks();
+            looks = if now == ticks { looks + 1 } else { 0 };
+            ticks = now;
+        }
+        ticks
     }
 }
 
