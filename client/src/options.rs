@@ -133,7 +133,8 @@ impl Options {
     }
 
     /// Entries of each session's location cache, 24 bytes each, rounded up to a power of two; 0 = none, the default.
-    /// A cached key takes one READ instead of two. Batches look keys up without it.
+    /// A cached key takes one READ instead of two. Batches on `shm` look keys up without it: their READs overlap, and
+    /// the cache's own misses cost more than it saves.
     pub fn location_cache(mut self, entries: usize) -> Self {
         self.location_cache = entries;
         self

@@ -10,7 +10,7 @@ use sidestep_core::hash::KeyHash;
 use sidestep_core::layout::root::{
     BOOT_ID_WORD, CLOCK_FLOOR_WORD, FORMAT_VERSION, FORMAT_WORD, MAGIC, MAGIC_WORD, ROOT_BYTES, TABLE_ID_WORD,
 };
-use sidestep_core::lookup::local::{Batch, LocalReader, Outcome};
+use sidestep_core::lookup::local::{LocalReader, Outcome};
 use sidestep_core::lookup::{CachedLocation, Found, Geometry, Trace};
 use sidestep_core::memory::Memory;
 use sidestep_fabric::region::ReadOnlyRegion;
@@ -238,12 +238,23 @@ impl ShmReader {
         again: &mut Vec<usize>,
         on: &mut impl FnMut(usize, Option<(&[u8], Meta)>),
     ) {
-        let Self { view, reader, life, cache, counters, .. } = self;
-        let mut batch = Batched { view, life, cache, counters, again, on, found: 0, absent: 0 };
-        reader.batch(keys, &mut batch);
-        let (found, absent) = (batch.found, batch.absent);
-        self.counters.add(Count::ShmGetFound, found);
-        self.counters.add(Count::ShmGetAbsent, absent);
+        let Self { view, reader, life, .. } = self;
+        let (mut found_count, mut absent_count) = (0, 0);
+        reader.multi_get(keys, |i, outcome| match outcome {
+            Outcome::Found { found, .. } if found.expires_ms != 0 => again.push(i),
+            Outcome::Ask => again.push(i),
+            _ if !life.goes_on(view) => again.push(i),
+            Outcome::Found { value, found } => {
+                found_count += 1;
+                on(i, Some((value, meta(&found))));
+            }
+            Outcome::Absent => {
+                absent_count += 1;
+                on(i, None);
+            }
+        });
+        self.counters.add(Count::ShmGetFound, found_count);
+        self.counters.add(Count::ShmGetAbsent, absent_count);
         self.publish_trace();
     }
 
@@ -300,48 +311,6 @@ impl ShmReader {
             (Count::ShmCollisions, trace.second_looks.wrapping_sub(before.second_looks)),
         ] {
             self.counters.add(count, u64::from(n));
-        }
-    }
-}
-
-/// A batch as the reader drives it: each key's answer is handed over as that of a single look.
-struct Batched<'s, F> {
-    view: &'s View,
-    life: &'s Life,
-    cache: &'s mut Option<LocationCache>,
-    counters: &'s Counters,
-    again: &'s mut Vec<usize>,
-    on: &'s mut F,
-    found: u64,
-    absent: u64,
-}
-
-impl<F: FnMut(usize, Option<(&[u8], Meta)>)> Batch for Batched<'_, F> {
-    #[inline]
-    fn cached(&mut self, hash: KeyHash) -> Option<CachedLocation> {
-        self.cache.as_ref().and_then(|cache| cache.find(hash))
-    }
-
-    #[inline]
-    fn each(&mut self, index: usize, hash: KeyHash, outcome: Outcome<'_>) {
-        let mut now_at = None;
-        match outcome {
-            Outcome::Found { found, .. } if found.expires_ms != 0 => self.again.push(index),
-            Outcome::Ask => self.again.push(index),
-            _ if !self.life.goes_on(self.view) => self.again.push(index),
-            Outcome::Found { value, found } => {
-                self.found += 1;
-                now_at = Some(found.location);
-                (self.on)(index, Some((value, meta(&found))));
-            }
-            Outcome::Absent => {
-                self.absent += 1;
-                (self.on)(index, None);
-            }
-        }
-        if let Some(cache) = &mut self.cache {
-            let cached = cache.find(hash);
-            note(cache, self.counters, hash, cached, now_at);
         }
     }
 }

@@ -102,32 +102,6 @@ fn batches_keep_their_order() {
 }
 
 #[test]
-fn batches_use_the_location_cache() {
-    let server = start();
-    let options = Options::default().path(PathMode::Require(Path::Shm)).location_cache(1 << 16);
-    let client = Client::connect(address(&server), options).unwrap();
-    let mut session = client.session().unwrap();
-    let keys: Vec<String> = (0..300).map(|i| format!("key{i}")).collect();
-    let pairs: Vec<(&String, &String)> = keys.iter().map(|key| (key, key)).collect();
-    session.multi_put(&pairs).unwrap();
-    let mut hits_of_a_read = || {
-        let before = session.stats().unwrap().client("location_cache_hits").unwrap();
-        let values = session.multi_get(&keys).unwrap();
-        assert!(
-            values
-                .iter()
-                .zip(&keys)
-                .all(|(value, key)| value.as_ref().is_some_and(|value| value[..] == *key.as_bytes()))
-        );
-        session.stats().unwrap().client("location_cache_hits").unwrap() - before
-    };
-    assert_eq!(hits_of_a_read(), 0);
-    // Two keys of one cache entry drive each other out; few do.
-    assert!(hits_of_a_read() > 280);
-    server.stop();
-}
-
-#[test]
 fn large_batches_do_not_lock_up() {
     on_every_path(|session, _| {
         // Far more than the sockets' buffers in both directions at once.

@@ -129,25 +129,21 @@ impl<M: Memory> LocalReader<M> {
     }
 
     /// Looks many keys up. `each` is called once for every key, in order, with its index.
-    pub fn multi_get<K: AsRef<[u8]>>(&mut self, keys: &[K], each: impl FnMut(usize, Outcome<'_>)) {
-        self.batch(keys, &mut Each(each));
-    }
-
-    /// Looks many keys up, starting where a cache says.
     ///
-    /// The keys move through the READ steps a fixed distance apart: while one key's directory entry is read, the
+    /// The keys move through the READ steps [`DISTANCE`] apart: while one key's directory entry is read, the
     /// window of an earlier one, and the item of one before that, are on their way into the cache. So the cache
     /// misses of different keys overlap, and no more lines are asked for at a time than a core can wait for.
-    pub fn batch<K: AsRef<[u8]>>(&mut self, keys: &[K], batch: &mut impl Batch) {
+    pub fn multi_get<K: AsRef<[u8]>>(&mut self, keys: &[K], mut each: impl FnMut(usize, Outcome<'_>)) {
         let root = DirectoryWord(self.memory.load(CURRENT_DIRECTORY_WORD));
         let mut ring: [Option<(Lookup<'_>, Step)>; RING] = [const { None }; RING];
         for i in 0..keys.len() + 3 * DISTANCE {
             if let Some(done) = i.checked_sub(3 * DISTANCE)
-                && let Some((mut lookup, step)) = ring[done % RING].take()
+                && let Some((lookup, step)) = &mut ring[done % RING]
             {
-                let end = run(&mut lookup, step, &self.memory, &mut self.buffers);
+                let end = run(lookup, *step, &self.memory, &mut self.buffers);
                 self.trace += lookup.trace();
-                batch.each(done, lookup.hash(), outcome(end, &self.buffers));
+                each(done, outcome(end, &self.buffers));
+                ring[done % RING] = None;
             }
             if let Some(at) = i.checked_sub(2 * DISTANCE)
                 && let Some((lookup, step)) = &mut ring[at % RING]
@@ -165,36 +161,11 @@ impl<M: Memory> LocalReader<M> {
             }
             if let Some(key) = keys.get(i) {
                 let key = key.as_ref();
-                let hash = self.hash(key);
-                let (lookup, step) = ring[i % RING].insert((Lookup::new(key, hash, self.geometry), Step::Root));
-                *step = match batch.cached(hash) {
-                    Some(location) => lookup.start_at(location, None),
-                    None => lookup.on_root(root),
-                };
+                let (lookup, step) = ring[i % RING].insert((Lookup::new(key, self.hash(key), self.geometry), Step::Root));
+                *step = lookup.on_root(root);
                 prefetch(&self.memory, lookup, *step);
             }
         }
-    }
-}
-
-/// What a batch asks for and is told.
-pub trait Batch {
-    /// Where a key with this hash was last found, if that is remembered.
-    #[inline]
-    fn cached(&mut self, _hash: KeyHash) -> Option<CachedLocation> {
-        None
-    }
-    /// How the lookup of the key with this index ended. Once for every key, in order.
-    fn each(&mut self, index: usize, hash: KeyHash, outcome: Outcome<'_>);
-}
-
-/// A batch that remembers nothing.
-struct Each<F>(F);
-
-impl<F: FnMut(usize, Outcome<'_>)> Batch for Each<F> {
-    #[inline]
-    fn each(&mut self, index: usize, _hash: KeyHash, outcome: Outcome<'_>) {
-        self.0(index, outcome);
     }
 }
 
@@ -204,16 +175,12 @@ fn prefetch(memory: &impl Memory, lookup: &Lookup<'_>, step: Step) {
     match step {
         Step::Entry { word } => memory.prefetch(word, 8),
         Step::Window { word } => memory.prefetch(word, WINDOW_SLOTS * 8),
-        Step::Candidates => lookup.candidates().for_each(|read| prefetch_item(memory, read)),
-        Step::Item { read, .. } => prefetch_item(memory, read),
+        Step::Candidates => {
+            // The first 4 KiB are enough to start the hardware's own prefetcher.
+            lookup.candidates().for_each(|read| memory.prefetch(read.word, read.bytes.min(4096)));
+        }
         _ => {}
     }
-}
-
-/// The first 4 KiB are enough to start the hardware's own prefetcher.
-#[inline]
-fn prefetch_item(memory: &impl Memory, read: ItemRead) {
-    memory.prefetch(read.word, read.bytes.min(4096));
 }
 
 #[inline]

@@ -169,11 +169,6 @@ impl<'k> Lookup<'k> {
         self.key
     }
 
-    /// The key's hash.
-    pub fn hash(&self) -> KeyHash {
-        self.hash
-    }
-
     /// What happened so far.
     pub fn trace(&self) -> Trace {
         self.trace
