@@ -161,7 +161,8 @@ impl<M: Memory> LocalReader<M> {
             }
             if let Some(key) = keys.get(i) {
                 let key = key.as_ref();
-                let (lookup, step) = ring[i % RING].insert((Lookup::new(key, self.hash(key), self.geometry), Step::Root));
+                let (lookup, step) =
+                    ring[i % RING].insert((Lookup::new(key, self.hash(key), self.geometry), Step::Root));
                 *step = lookup.on_root(root);
                 prefetch(&self.memory, lookup, *step);
             }
