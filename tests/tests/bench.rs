@@ -47,11 +47,11 @@ fn json(path: &Path) -> Value {
 fn compare_measures_every_path_and_a_peer() {
     let (server, folder) = (server(), tempfile::tempdir().expect("a folder"));
     let file = |name: &str| folder.path().join(name);
-    let (json_file, csv_file, html_file) = (file("r.json"), file("r.csv"), file("r.html"));
+    let (json_file, csv_file, html_file, svg_file) = (file("r.json"), file("r.csv"), file("r.html"), file("r.svg"));
     let mut arguments = vec!["compare", "--server", server.address(), "--workload", "c", "--peer", "memcached"];
     arguments.extend(TINY);
     arguments.extend(["--repetitions", "2", "--repeats", "0", "--commit", "abc123"]);
-    for (option, path) in [("--json", &json_file), ("--csv", &csv_file), ("--html", &html_file)] {
+    for (option, path) in [("--json", &json_file), ("--csv", &csv_file), ("--html", &html_file), ("--svg", &svg_file)] {
         arguments.extend([option, path.to_str().expect("a name")]);
     }
     let table = succeeds(&arguments);
@@ -80,6 +80,9 @@ fn compare_measures_every_path_and_a_peer() {
     let csv = std::fs::read_to_string(csv_file).expect("a file");
     assert_eq!(csv.lines().count(), rows.len() + 1, "{csv}");
     assert!(csv.starts_with("path,threads,") && csv.contains("\nshm,1,1,1,64,"), "{csv}");
+    let svg = std::fs::read_to_string(svg_file).expect("a file");
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.matches("<svg ").count() == 1);
+    assert!(svg.contains("memcached, 64 connections × 16"));
     let html = std::fs::read_to_string(html_file).expect("a file");
     assert!(html.starts_with("<!doctype html>") && html.matches("<svg ").count() == 6);
     assert!(html.contains("memcached, 64 connections × 16"));

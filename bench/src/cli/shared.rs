@@ -277,6 +277,9 @@ pub(crate) struct OutputOptions {
     /// Write one self-contained page.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Write the chart of CPU per operation as a picture.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// Write the times as an interval log of HdrHistogram.
     #[arg(long, value_name = "FILE")]
     hdr: Option<PathBuf>,
@@ -297,6 +300,9 @@ impl OutputOptions {
         if let Some(path) = &self.html {
             write(path, &report::html(report)?)?;
         }
+        if let Some(path) = &self.svg {
+            write(path, &report::svg(report)?)?;
+        }
         if let Some(path) = &self.hdr {
             write(path, &report::hdr(report)?)?;
         }
@@ -305,7 +311,8 @@ impl OutputOptions {
 
     /// Whether standard output is taken by one of the files.
     fn takes_stdout(&self) -> bool {
-        [&self.json, &self.csv, &self.html, &self.hdr].into_iter().flatten().any(|path| path == Path::new("-"))
+        let files = [&self.json, &self.csv, &self.html, &self.svg, &self.hdr];
+        files.into_iter().flatten().any(|path| path == Path::new("-"))
     }
 }
 

@@ -83,6 +83,20 @@ fn in_every_width(
     Ok(pictures)
 }
 
+/// The widest of a chart's pictures as a file of its own, with the colours that a page would have given it.
+pub(super) fn standalone(pictures: &str) -> String {
+    const STYLE: &str = "<style>svg { color: #1b1f24; background: #ffffff; --grid: #d5dae0; } \
+                         @media (prefers-color-scheme: dark) { svg { color: #e4e8ec; background: #14171a; --grid: #3a4249; } }\
+                         </style>\n";
+    let end = pictures.find("</svg>").map_or(pictures.len(), |at| at + "</svg>".len());
+    let mut picture = pictures[..end].to_owned();
+    if let Some(at) = picture.find('>') {
+        picture.insert_str(at + 1, STYLE);
+    }
+    picture.push('\n');
+    picture
+}
+
 /// A square in the colour of series `index`, and its name.
 fn legend(area: &Area<'_>, index: usize, name: &str, (x, y): (i32, i32)) -> Result<(), BenchError> {
     area.draw(&Rectangle::new([(x, y), (x + 12, y + 10)], colour(index).filled())).map_err(failed)?;

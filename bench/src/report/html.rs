@@ -25,8 +25,7 @@ pub(super) fn escaped(text: &str) -> String {
 /// # Errors
 /// A chart cannot be drawn.
 pub fn html(report: &Report) -> Result<String, BenchError> {
-    let measured: Vec<(&Row, &Measurement)> =
-        report.rows.iter().filter_map(|row| Some((row, row.measured.as_ref()?))).collect();
+    let measured = report.measured();
     let mut body = String::new();
     let mut add = |text: String| body.push_str(&text);
     add(format!("<h1>Sidestep: {}</h1>\n", escaped(&report.workload.name)));
@@ -42,11 +41,10 @@ pub fn html(report: &Report) -> Result<String, BenchError> {
         "median; the thin line is its 95 % interval",
         &chart::bars("operations per second of each path", &["ops/s"], &rates)?,
     ));
-    let cpu: Vec<Bar> = measured.iter().map(|(row, of)| cpu_bar(row, of)).collect();
     add(figure(
         "CPU per operation",
         "µs of the server's process and of this one, driving and verifying included",
-        &chart::bars("CPU per operation of each path, server and client", &["server", "client"], &cpu)?,
+        &cpu_chart(&measured)?,
     ));
     let lines: Vec<Line> = measured.iter().map(|(row, of)| curve(row, of)).collect();
     add(figure(
@@ -62,6 +60,19 @@ pub fn html(report: &Report) -> Result<String, BenchError> {
          <title>Sidestep bench: {}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n{body}</main>\n</body>\n</html>\n",
         escaped(&report.workload.name)
     ))
+}
+
+fn cpu_chart(measured: &[(&Row, &Measurement)]) -> Result<String, BenchError> {
+    let cpu: Vec<Bar> = measured.iter().map(|(row, of)| cpu_bar(row, of)).collect();
+    chart::bars("CPU per operation of each path, server and client", &["server µs", "client µs"], &cpu)
+}
+
+/// The chart of CPU per operation as a picture of its own, light or dark as the reader's browser prefers.
+///
+/// # Errors
+/// The chart cannot be drawn.
+pub fn svg(report: &Report) -> Result<String, BenchError> {
+    Ok(chart::standalone(&cpu_chart(&report.measured())?))
 }
 
 fn figure(title: &str, caption: &str, svg: &str) -> String {

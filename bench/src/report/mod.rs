@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use csv::csv;
 pub use hdr::hdr;
-pub use html::html;
+pub use html::{html, svg};
 pub use reading::reading;
 pub use table::{grouped, significant, table};
 
@@ -288,6 +288,11 @@ impl Report {
             measured.rate_to_local =
                 same.filter(|(_, rate)| *rate > 0.0).map(|(_, rate)| measured.ops_per_s.median / rate);
         }
+    }
+
+    /// The rows that were measured.
+    pub(crate) fn measured(&self) -> Vec<(&Row, &Measurement)> {
+        self.rows.iter().filter_map(|row| Some((row, row.measured.as_ref()?))).collect()
     }
 
     /// One line on how it was measured.
