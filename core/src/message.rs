@@ -125,3 +125,50 @@ pub const REQUEST_BYTES: usize = size_of::<RequestHeader>();
 /// Bytes of a [`ReplyHeader`].
 pub const REPLY_BYTES: usize = size_of::<ReplyHeader>();
 const _: () = assert!(REQUEST_BYTES == 40 && REPLY_BYTES == 24);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_bytes() {
+        let request = RequestHeader {
+            op: Op::Put as u8,
+            flags: FLAG_CONDITIONAL,
+            key_bytes: 0x0102.into(),
+            value_bytes: 0x0304_0506.into(),
+            id: 0x0708_090a_0b0c_0d0e.into(),
+            sequence: 0x0f10.into(),
+            expect_version: 0x1112.into(),
+            expires_ms: 0x1314.into(),
+        };
+        let bytes = [
+            2, 1, 2, 1, 6, 5, 4, 3, 0xe, 0xd, 0xc, 0xb, 0xa, 9, 8, 7, 0x10, 0xf, 0, 0, 0, 0, 0, 0, 0x12, 0x11, 0, 0, 0,
+            0, 0, 0, 0x14, 0x13, 0, 0, 0, 0, 0, 0,
+        ];
+        assert_eq!(request.as_bytes(), bytes);
+        let reply = ReplyHeader {
+            status: Status::VersionMismatch as u8,
+            flags: 0,
+            reserved: 0.into(),
+            value_bytes: 0x0102.into(),
+            id: 0x0304.into(),
+            version: 0x0506.into(),
+        };
+        let bytes = [2, 0, 0, 0, 2, 1, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0, 6, 5, 0, 0, 0, 0, 0, 0];
+        assert_eq!(reply.as_bytes(), bytes);
+    }
+
+    #[test]
+    fn wire_bytes_are_what_they_were() {
+        for (byte, op) in [(1, Op::Get), (2, Op::Put), (3, Op::Delete), (4, Op::Ping), (5, Op::Stats)] {
+            assert_eq!((op as u8, Op::from_wire(byte)), (byte, Some(op)));
+        }
+        use Status::{BadRequest, Full, NotFound, Ok, OutcomeUnknown, Stopping, TooLarge, VersionMismatch};
+        let all = [Ok, NotFound, VersionMismatch, Full, TooLarge, OutcomeUnknown, BadRequest, Stopping];
+        for (byte, status) in (0..).zip(all) {
+            assert_eq!((status as u8, Status::from_wire(byte)), (byte, Some(status)));
+        }
+        assert_eq!((Op::from_wire(0), Status::from_wire(255)), (None, None));
+    }
+}
