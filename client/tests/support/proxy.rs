@@ -100,7 +100,13 @@ fn copy(shared: &Shared, mut from: TcpStream, mut to: TcpStream, is_reply: bool)
         if most > 0 && forwarded + n > most + number % 97 {
             n = (most + number % 97).saturating_sub(forwarded).min(n);
             let _ = to.write_all(&buffer[..n]);
-            break;
+            if is_reply {
+                break;
+            }
+            // What the server got it answers, and closes: every connection gets some requests done, also where this
+            // thread is quicker than the server.
+            let _ = to.shutdown(Shutdown::Write);
+            return;
         }
         forwarded += n;
         if is_reply && shared.lose_replies.load(Ordering::SeqCst) {
