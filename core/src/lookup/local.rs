@@ -130,7 +130,7 @@ impl<M: Memory> LocalReader<M> {
 
     /// Looks many keys up. `each` is called once for every key, in order, with its index.
     ///
-    /// The keys move through the READ steps [`DISTANCE`] apart: while one key's directory entry is read, the
+    /// The keys move through the READ steps a fixed distance apart: while one key's directory entry is read, the
     /// window of an earlier one, and the item of one before that, are on their way into the cache. So the cache
     /// misses of different keys overlap, and no more lines are asked for at a time than a core can wait for.
     pub fn multi_get<K: AsRef<[u8]>>(&mut self, keys: &[K], mut each: impl FnMut(usize, Outcome<'_>)) {
