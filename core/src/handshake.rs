@@ -26,7 +26,7 @@ use crate::limits::MAX_CONTROL_BYTES;
 /// First bytes of every handshake message.
 pub const MAGIC: [u8; 8] = *b"SIDESTEP";
 /// Version of the wire protocol.
-pub const WIRE_VERSION: u16 = 1;
+pub const WIRE_VERSION: u16 = 2;
 
 /// Fixed head of a handshake message, 16 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -133,9 +133,50 @@ pub struct ShmOffer {
     pub host_boot_id: String,
 }
 
-/// How to set up queue pairs. Empty until the `rdma` path exists.
+/// That the server takes [`Op::Connect`](crate::message::Op::Connect). No key is told before.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct RdmaOffer {}
+pub struct RdmaOffer {
+    /// Its device, port and address, for a person.
+    pub port: String,
+}
+
+/// One end of a reliable connection, as the other must know it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct QueuePairEnd {
+    /// Number of the queue pair, 24 bits.
+    pub number: u32,
+    /// First packet sequence number that it sends, 24 bits.
+    pub first_packet: u32,
+    /// GID of its port, in network order.
+    pub gid: [u8; 16],
+    /// LID of its port; 0 on Ethernet.
+    pub lid: u16,
+    /// Path MTU, as `ibv_mtu` counts: 1 = 256 to 5 = 4096 bytes.
+    pub mtu: u8,
+    /// READs that it serves at once.
+    pub reads_served: u8,
+    /// READs that it issues at once.
+    pub reads_issued: u8,
+}
+
+/// The value of an [`Op::Connect`](crate::message::Op::Connect): connects a queue pair of the client's to a new one of
+/// the server's, which lives as long as the control connection or until the next one of this kind.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct QueuePairRequest {
+    /// Of the client.
+    pub end: QueuePairEnd,
+}
+
+/// The value of its reply.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct QueuePairReply {
+    /// Of the server.
+    pub end: QueuePairEnd,
+    /// Remote address of segment 0, where the root and the table of the other segments are.
+    pub root_address: u64,
+    /// Its rkey.
+    pub root_rkey: u32,
+}
 
 /// Why a client is not let in, for a person.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]

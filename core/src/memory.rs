@@ -34,6 +34,11 @@ pub trait MemoryMut: Memory {
     /// Makes the bytes `[word * 8, word * 8 + bytes)` usable (pages allocated), before anything
     /// in them is written. Fails where the storage is exhausted; never a signal later.
     fn allocate(&self, word: u64, bytes: u64) -> std::io::Result<()>;
+    /// A segment is taken into use: makes it readable by the NICs of peers, if that is wanted and possible. Returns the
+    /// address and the rkey by which they read it; an rkey of 0: they cannot.
+    fn expose(&self, _word: u64, _bytes: u64) -> (u64, u32) {
+        (0, 0)
+    }
     /// A lock is held by another writer. True: try it again; false: wait for it. Only where writers are simulated
     /// threads that take turns does something happen here.
     fn yield_turn(&self) -> bool {
@@ -86,6 +91,9 @@ impl<M: MemoryMut + ?Sized> MemoryMut for std::sync::Arc<M> {
     }
     fn allocate(&self, word: u64, bytes: u64) -> std::io::Result<()> {
         (**self).allocate(word, bytes)
+    }
+    fn expose(&self, word: u64, bytes: u64) -> (u64, u32) {
+        (**self).expose(word, bytes)
     }
     fn yield_turn(&self) -> bool {
         (**self).yield_turn()

@@ -22,6 +22,9 @@ pub enum Op {
     Ping = 4,
     /// Statistics. No key; the reply's value is a bincode [`crate::handshake::Stats`].
     Stats = 5,
+    /// Connect a queue pair. No key; the value is a bincode [`crate::handshake::QueuePairRequest`], the reply's a
+    /// [`crate::handshake::QueuePairReply`].
+    Connect = 6,
 }
 
 impl Op {
@@ -33,6 +36,7 @@ impl Op {
             3 => Self::Delete,
             4 => Self::Ping,
             5 => Self::Stats,
+            6 => Self::Connect,
             _ => return None,
         })
     }
@@ -58,6 +62,8 @@ pub enum Status {
     BadRequest = 6,
     /// The server is stopping and did not take the request.
     Stopping = 7,
+    /// The path that was asked for cannot be had; the text says why.
+    Unavailable = 8,
 }
 
 impl Status {
@@ -72,6 +78,7 @@ impl Status {
             5 => Self::OutcomeUnknown,
             6 => Self::BadRequest,
             7 => Self::Stopping,
+            8 => Self::Unavailable,
             _ => return None,
         })
     }

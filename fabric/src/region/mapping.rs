@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
@@ -24,11 +25,19 @@ const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 pub struct Region {
     // Before `map` and `fd` in use only: it points into `map`.
     words: Words,
-    map: MmapRaw,
+    /// Shared with what is registered of it, which must be gone before it is unmapped.
+    map: Arc<MmapRaw>,
     /// Of a memfd, which nobody else can open, it is a lock that nobody asks for.
     fd: FileLock,
     /// Whether newly allocated pages are made into huge ones.
     collapse: AtomicBool,
+    exposer: OnceLock<Arc<dyn Expose>>,
+}
+
+/// Makes segments readable by the NICs of peers.
+pub trait Expose: fmt::Debug + Send + Sync {
+    /// As [`MemoryMut::expose`], of a range whose pages have been allocated. It says itself why it could not.
+    fn expose(&self, region: &Region, offset: u64, bytes: u64) -> Option<(u64, u32)>;
 }
 
 impl Region {
@@ -79,12 +88,17 @@ impl Region {
         // SAFETY: a mapping is page aligned; it is `bytes` long, readable and writable, and lives
         // as long as the region, which never lends it out or hands out `words`.
         let words = unsafe { Words::new(map.as_mut_ptr(), bytes / 8) };
-        Ok(Self { words, map, fd, collapse: AtomicBool::new(false) })
+        Ok(Self { words, map: Arc::new(map), fd, collapse: AtomicBool::new(false), exposer: OnceLock::new() })
     }
 
     /// The descriptor that is mapped. It can write: not for clients.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    /// Has every segment that is taken into use from now on exposed. The first call counts.
+    pub fn expose_by(&self, exposer: Arc<dyn Expose>) {
+        _ = self.exposer.set(exposer);
     }
 
     /// Length in bytes.
@@ -134,6 +148,15 @@ impl Region {
         let into = self.checked_bytes(offset, bytes)?;
         // SAFETY: inside the mapping, which is writable and has no references to it.
         unsafe { raw_io::receive(fd, into, bytes) }
+    }
+
+    /// The mapping, and a range of it that has been checked.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn mapping(&self, offset: u64, bytes: u64) -> io::Result<(Arc<MmapRaw>, usize, usize)> {
+        let outside = || self.outside(offset, bytes);
+        let length = usize::try_from(bytes).map_err(|_| outside())?;
+        self.checked_bytes(offset, length)?;
+        Ok((self.map.clone(), usize::try_from(offset).map_err(|_| outside())?, length))
     }
 
     fn checked_bytes(&self, offset: u64, bytes: usize) -> io::Result<*mut u8> {
@@ -224,5 +247,10 @@ impl MemoryMut for Region {
             _ = huge_pages::collapse(&self.map, offset as usize, bytes as usize);
         }
         Ok(())
+    }
+
+    fn expose(&self, word: u64, bytes: u64) -> (u64, u32) {
+        let exposed = self.exposer.get().and_then(|exposer| exposer.expose(self, word.saturating_mul(8), bytes));
+        exposed.unwrap_or((0, 0))
     }
 }

@@ -40,7 +40,7 @@ pub use huge_pages::HugePages;
 #[cfg(not(loom))]
 pub use lock::FileLock;
 #[cfg(not(loom))]
-pub use mapping::Region;
+pub use mapping::{Expose, Region};
 #[cfg(not(loom))]
 pub use read_only::ReadOnlyRegion;
 

@@ -1,0 +1,325 @@
+//! Reliable connections: a queue pair, from nothing to ready.
+//!
+//! Both ends make one, tell each other its [`Endpoint`] over a connection of their own, and connect. There is no
+//! connection manager: the control connection knows who the peer is.
+
+use std::fmt;
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use ffi::ibv_qp_attr_mask as mask;
+use ibverbs_sys as ffi;
+
+use super::completions::Completions;
+use super::{Domain, Port, RdmaError};
+
+/// 4.096 µs x 2^14 = 67 ms to wait for an acknowledgement before sending again…
+const TIMEOUT: u8 = 14;
+/// …and so many times: a dead peer is told from a slow one in some 0.4 s. 7 would be for ever on Soft-RoCE.
+const RETRIES: u8 = 6;
+/// "For ever", as far as a peer without a receive buffer goes: credits keep that from happening.
+const RETRIES_NOT_READY: u8 = 7;
+/// 0.64 ms.
+const MIN_RNR_TIMER: u8 = 12;
+const HOP_LIMIT: u8 = 64;
+/// Bits of a queue pair's number, and of a packet sequence number.
+const NUMBER_BITS: u32 = 24;
+
+/// What a peer must know of a queue pair. Plain data, in no particular form on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Number of the queue pair.
+    pub number: u32,
+    /// First packet sequence number that it sends.
+    pub first_packet: u32,
+    /// GID of its port, in network order.
+    pub gid: [u8; 16],
+    /// LID of its port; 0 on Ethernet.
+    pub lid: u16,
+    /// Path MTU of its port, as `ibv_mtu` counts: 1 = 256 to 5 = 4096 bytes.
+    pub mtu: u8,
+    /// READs that it serves at once.
+    pub reads_served: u8,
+    /// READs that it issues at once.
+    pub reads_issued: u8,
+}
+
+impl Endpoint {
+    fn check(&self) -> Result<(), RdmaError> {
+        let wrong = |expected, found: u32| Err(RdmaError::Peer { expected, found: u64::from(found) });
+        if self.number >> NUMBER_BITS != 0 {
+            return wrong("a number of 24 bits", self.number);
+        }
+        if self.first_packet >> NUMBER_BITS != 0 {
+            return wrong("a packet number of 24 bits", self.first_packet);
+        }
+        if !(1..=5).contains(&self.mtu) {
+            return wrong("an MTU from 1 to 5", u32::from(self.mtu));
+        }
+        Ok(())
+    }
+}
+
+/// What the peer's requests may do here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Nothing,
+    Read,
+}
+
+/// A queue pair and what it needs.
+pub(super) struct QueuePair {
+    /// None once it is destroyed.
+    qp: Option<NonNull<ffi::ibv_qp>>,
+    first_packet: u32,
+    access: Access,
+    port: Port,
+    // After `qp` is gone.
+    completions: Arc<Completions>,
+    _domain: Domain,
+}
+
+// SAFETY: libibverbs is thread safe (ibverbs(7)); the queue pair is destroyed once.
+unsafe impl Send for QueuePair {}
+// SAFETY: as above.
+unsafe impl Sync for QueuePair {}
+
+impl QueuePair {
+    /// A new one, in the initial state, with room for `sends` requests.
+    pub(super) fn new(
+        domain: &Domain,
+        port: &Port,
+        completions: &Arc<Completions>,
+        sends: u32,
+        access: Access,
+    ) -> Result<Self, RdmaError> {
+        let cq = completions.queue();
+        let mut attr = ffi::ibv_qp_init_attr {
+            qp_context: null_mut(),
+            send_cq: cq,
+            recv_cq: cq,
+            srq: null_mut(),
+            cap: ffi::ibv_qp_cap {
+                max_send_wr: sends.min(domain.device().limits().send_requests),
+                max_recv_wr: 1,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            qp_type: ffi::ibv_qp_type::IBV_QPT_RC,
+            sq_sig_all: 0,
+        };
+        // SAFETY: domain and completion queue live, and are held for as long as the queue pair.
+        let qp = unsafe { ffi::ibv_create_qp(domain.pd(), &raw mut attr) };
+        let qp = NonNull::new(qp).ok_or_else(|| RdmaError::last("create a queue pair"))?;
+        let pair = Self {
+            qp: Some(qp),
+            first_packet: rand::random::<u32>() >> (32 - NUMBER_BITS),
+            access,
+            port: port.clone(),
+            completions: completions.clone(),
+            _domain: domain.clone(),
+        };
+        pair.initialize()?;
+        Ok(pair)
+    }
+
+    pub(super) fn port(&self) -> &Port {
+        &self.port
+    }
+
+    fn modify(&self, attempt: &str, attr: &mut ffi::ibv_qp_attr, bits: mask) -> Result<(), RdmaError> {
+        let Some(qp) = self.qp else { return Ok(()) };
+        // SAFETY: the queue pair lives.
+        let failed = unsafe { ffi::ibv_modify_qp(qp.as_ptr(), attr, i32::try_from(bits.0).unwrap_or(0)) };
+        RdmaError::check(attempt, failed)
+    }
+
+    fn initialize(&self) -> Result<(), RdmaError> {
+        let access = match self.access {
+            Access::Nothing => 0,
+            Access::Read => ffi::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0,
+        };
+        let mut attr = ffi::ibv_qp_attr {
+            qp_state: ffi::ibv_qp_state::IBV_QPS_INIT,
+            pkey_index: 0,
+            port_num: self.port.number,
+            qp_access_flags: access,
+            ..Default::default()
+        };
+        let bits = mask::IBV_QP_STATE | mask::IBV_QP_PKEY_INDEX | mask::IBV_QP_PORT | mask::IBV_QP_ACCESS_FLAGS;
+        self.modify("initialize a queue pair", &mut attr, bits)
+    }
+
+    /// What the peer is to be told.
+    pub(super) fn endpoint(&self) -> Endpoint {
+        let limits = self.port.device.limits();
+        Endpoint {
+            // SAFETY: the queue pair lives.
+            number: self.qp.map_or(0, |qp| unsafe { (*qp.as_ptr()).qp_num }),
+            first_packet: self.first_packet,
+            gid: self.port.gid,
+            lid: self.port.lid,
+            mtu: self.port.mtu as u8,
+            reads_served: limits.reads_served,
+            reads_issued: limits.reads_issued,
+        }
+    }
+
+    /// Makes it ready to receive from and to send to the peer.
+    pub(super) fn connect(&self, peer: &Endpoint) -> Result<(), RdmaError> {
+        peer.check()?;
+        let limits = self.port.device.limits();
+        let mut attr = ffi::ibv_qp_attr {
+            qp_state: ffi::ibv_qp_state::IBV_QPS_RTR,
+            path_mtu: self.port.mtu.min(u32::from(peer.mtu)),
+            dest_qp_num: peer.number,
+            rq_psn: peer.first_packet,
+            max_dest_rd_atomic: limits.reads_served.min(peer.reads_issued),
+            min_rnr_timer: MIN_RNR_TIMER,
+            ah_attr: self.route_to(peer),
+            ..Default::default()
+        };
+        let mask_to_receive = mask::IBV_QP_STATE
+            | mask::IBV_QP_AV
+            | mask::IBV_QP_PATH_MTU
+            | mask::IBV_QP_DEST_QPN
+            | mask::IBV_QP_RQ_PSN
+            | mask::IBV_QP_MAX_DEST_RD_ATOMIC
+            | mask::IBV_QP_MIN_RNR_TIMER;
+        self.modify("make a queue pair ready to receive", &mut attr, mask_to_receive)?;
+        let mut attr = ffi::ibv_qp_attr {
+            qp_state: ffi::ibv_qp_state::IBV_QPS_RTS,
+            sq_psn: self.first_packet,
+            timeout: TIMEOUT,
+            retry_cnt: RETRIES,
+            rnr_retry: RETRIES_NOT_READY,
+            max_rd_atomic: limits.reads_issued.min(peer.reads_served),
+            ..Default::default()
+        };
+        let mask_to_send = mask::IBV_QP_STATE
+            | mask::IBV_QP_SQ_PSN
+            | mask::IBV_QP_TIMEOUT
+            | mask::IBV_QP_RETRY_CNT
+            | mask::IBV_QP_RNR_RETRY
+            | mask::IBV_QP_MAX_QP_RD_ATOMIC;
+        self.modify("make a queue pair ready to send", &mut attr, mask_to_send)
+    }
+
+    fn route_to(&self, peer: &Endpoint) -> ffi::ibv_ah_attr {
+        let grh = ffi::ibv_global_route {
+            dgid: ffi::ibv_gid { raw: peer.gid },
+            flow_label: 0,
+            sgid_index: self.port.gid_index,
+            hop_limit: HOP_LIMIT,
+            traffic_class: 0,
+        };
+        ffi::ibv_ah_attr {
+            grh: if self.port.is_routed { grh } else { Default::default() },
+            dlid: peer.lid,
+            is_global: u8::from(self.port.is_routed),
+            port_num: self.port.number,
+            ..Default::default()
+        }
+    }
+
+    /// Posts a chain of requests: one doorbell.
+    ///
+    /// # Safety
+    /// The chain is well formed, its addresses and keys are of registered memory that stays the device's own until
+    /// the requests have completed or the queue pair is destroyed.
+    pub(super) unsafe fn post(&self, first: *mut ffi::ibv_send_wr) -> Result<(), RdmaError> {
+        let Some(qp) = self.qp else { return Ok(()) };
+        let Some(post_send) = self.completions.ops().post_send else { return Err(RdmaError::NoLibrary) };
+        let mut refused = null_mut();
+        // SAFETY: the queue pair lives; the rest is the caller's promise.
+        let failed = unsafe { post_send(qp.as_ptr(), first, &raw mut refused) };
+        RdmaError::check("post requests", failed)
+    }
+
+    /// Ends all its requests: none touches memory afterwards. False if that failed, and they may.
+    pub(super) fn destroy(&mut self) -> bool {
+        let Some(qp) = self.qp.take() else { return true };
+        // SAFETY: ours, and destroyed once.
+        let failed = unsafe { ffi::ibv_destroy_qp(qp.as_ptr()) };
+        if failed != 0 {
+            tracing::warn!(errno = failed, "cannot destroy a queue pair");
+        }
+        failed == 0
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        self.destroy();
+    }
+}
+
+impl fmt::Debug for QueuePair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePair").field("endpoint", &self.endpoint()).finish_non_exhaustive()
+    }
+}
+
+/// The serving side of connections: what their queue pairs share.
+#[derive(Clone, Debug)]
+pub struct Acceptor {
+    domain: Domain,
+    port: Port,
+    completions: Arc<Completions>,
+}
+
+/// A queue pair whose peer may read what its domain exposes. Serves without this process's CPU; dropping it
+/// ends that.
+#[derive(Debug)]
+pub struct Accepted {
+    pair: QueuePair,
+}
+
+impl Acceptor {
+    /// For queue pairs on `port` whose peers read what is exposed in `domain`.
+    pub fn new(domain: &Domain, port: &Port) -> Result<Self, RdmaError> {
+        // Nothing that is only read from completes here.
+        let completions = Arc::new(Completions::new(domain.device(), 1)?);
+        Ok(Self { domain: domain.clone(), port: port.clone(), completions })
+    }
+
+    /// Connects a new queue pair to a peer's.
+    pub fn accept(&self, peer: &Endpoint) -> Result<Accepted, RdmaError> {
+        let pair = QueuePair::new(&self.domain, &self.port, &self.completions, 1, Access::Read)?;
+        pair.connect(peer)?;
+        Ok(Accepted { pair })
+    }
+
+    /// The port.
+    pub fn port(&self) -> &Port {
+        &self.port
+    }
+}
+
+impl Accepted {
+    /// What the peer is to be told.
+    pub fn endpoint(&self) -> Endpoint {
+        self.pair.endpoint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_not_believed() {
+        let good =
+            Endpoint { number: 17, first_packet: 3, gid: [0; 16], lid: 0, mtu: 5, reads_served: 16, reads_issued: 16 };
+        assert!(good.check().is_ok());
+        for wrong in [
+            Endpoint { number: 1 << 24, ..good },
+            Endpoint { first_packet: 1 << 24, ..good },
+            Endpoint { mtu: 0, ..good },
+            Endpoint { mtu: 6, ..good },
+        ] {
+            assert!(matches!(wrong.check(), Err(RdmaError::Peer { .. })), "{wrong:?}");
+        }
+    }
+}
