@@ -40,6 +40,9 @@ pub struct Options {
     /// Size of a segment, a power of two [default: by the size of the memory]
     #[arg(long, value_name = "SIZE")]
     pub segment: Option<ByteSize>,
+    /// RDMA device to serve: NAME or NAME/PORT; auto: the one that has the address listened on; none [default: auto]
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<String>,
     /// Pin each worker to a processor
     #[arg(long)]
     pub pin: bool,
@@ -160,6 +163,8 @@ pub struct Config {
     pub max_value_bytes: u32,
     /// Bytes of a segment, a power of two; None: by the size of the memory.
     pub segment_bytes: Option<u64>,
+    /// RDMA device: `NAME`, `NAME/PORT`, `auto` (the one that has the address listened on) or `none`.
+    pub device: String,
     /// Whether worker n runs on processor n alone.
     pub pin: bool,
     /// User ids, beside the server's own, whose processes may map the table.
@@ -184,6 +189,7 @@ impl Default for Config {
             token: None,
             max_value_bytes: limits::DEFAULT_MAX_VALUE_BYTES,
             segment_bytes: None,
+            device: "auto".into(),
             pin: false,
             allow_uids: Vec::new(),
             max_connections: 16384,
@@ -223,6 +229,7 @@ impl Options {
             token_file: self.token_file.or(file.token_file),
             max_value: self.max_value.or(file.max_value),
             segment: self.segment.or(file.segment),
+            device: self.device.or(file.device),
             pin: self.pin || file.pin,
             allow_uid: if self.allow_uid.is_empty() { file.allow_uid } else { self.allow_uid },
             max_connections: self.max_connections.or(file.max_connections),
@@ -253,6 +260,7 @@ impl Options {
             token: self.token_file.as_deref().map(read_token).transpose()?,
             max_value_bytes,
             segment_bytes: self.segment.map(|size| size.0),
+            device: self.device.unwrap_or(default.device),
             pin: self.pin,
             allow_uids: self.allow_uid,
             max_connections: self.max_connections.unwrap_or(default.max_connections),

@@ -49,6 +49,14 @@ pub enum ServerError {
     /// The table cannot be made or recovered.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The RDMA device that was asked for by name cannot be used.
+    #[error("cannot use the RDMA device {device}: {reason}")]
+    Device {
+        /// As configured.
+        device: String,
+        /// Why.
+        reason: String,
+    },
     /// The system refuses a thread or an event loop.
     #[error("cannot start the {what}")]
     Thread {

@@ -51,7 +51,7 @@ pub(crate) enum Frame<'a> {
 /// What is wrong with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Malformed {
-    #[error("expected an operation from 1 to 5, found {0}")]
+    #[error("expected an operation from 1 to 6, found {0}")]
     Op(u8),
     #[error("expected flags 0, or 1 for a put or delete, found {0:#x}")]
     Flags(u8),
@@ -75,7 +75,7 @@ pub(crate) fn next(bytes: &[u8], max_value_bytes: u32) -> Frame<'_> {
     };
     let (key_bytes, value_bytes) = (usize::from(header.key_bytes.get()), header.value_bytes.get());
     let frame_bytes = REQUEST_BYTES as u64 + key_bytes as u64 + u64::from(value_bytes);
-    let largest = if op == Op::Ping { LARGE_VALUE_BYTES } else { max_value_bytes };
+    let largest = if matches!(op, Op::Ping | Op::Connect) { LARGE_VALUE_BYTES } else { max_value_bytes };
     if key_bytes > MAX_KEY_BYTES || value_bytes > largest {
         return Frame::TooLarge(op, id, frame_bytes);
     }
@@ -102,7 +102,9 @@ fn check(header: &RequestHeader) -> Result<Op, Malformed> {
     }
     match op {
         Op::Get | Op::Put | Op::Delete if header.key_bytes.get() == 0 => return Err(Malformed::NoKey),
-        Op::Ping | Op::Stats if header.key_bytes.get() != 0 => return Err(Malformed::Key(op, header.key_bytes.get())),
+        Op::Ping | Op::Stats | Op::Connect if header.key_bytes.get() != 0 => {
+            return Err(Malformed::Key(op, header.key_bytes.get()));
+        }
         _ => {}
     }
     match op {
@@ -163,7 +165,7 @@ mod tests {
         assert!(matches!(next(&frame(4, 0, b"", MAX, 0), MAX), Frame::TooLarge(Op::Ping, 77, _)));
         for (bytes, wrong) in [
             (frame(0, 0, b"k", 0, 0), Malformed::Op(0)),
-            (frame(6, 0, b"k", 0, 0), Malformed::Op(6)),
+            (frame(7, 0, b"k", 0, 0), Malformed::Op(7)),
             (frame(1, 1, b"k", 0, 0), Malformed::Flags(1)),
             (frame(2, 2, b"k", 0, 1), Malformed::Flags(2)),
             (frame(1, 0, b"", 0, 0), Malformed::NoKey),
@@ -177,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_give_a_frame_within_them(bytes in proptest::collection::vec(any::<u8>(), 0..200), op in 0u8..7) {
+        fn any_bytes_give_a_frame_within_them(bytes in proptest::collection::vec(any::<u8>(), 0..200), op in 0u8..8) {
             let mut bytes = bytes;
             if let [first, flags, ..] = &mut bytes[..] {
                 (*first, *flags) = (op, *flags & 1);

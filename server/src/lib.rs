@@ -18,6 +18,11 @@ mod frame;
 mod input;
 mod metrics;
 mod output;
+#[cfg(feature = "rdma")]
+mod rdma;
+#[cfg(not(feature = "rdma"))]
+#[path = "no_rdma.rs"]
+mod rdma;
 mod server;
 mod service;
 mod sessions;

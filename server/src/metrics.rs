@@ -21,9 +21,15 @@ impl Counter {
     }
 }
 
-const OPS: [(Op, &str); 5] =
-    [(Op::Get, "get"), (Op::Put, "put"), (Op::Delete, "delete"), (Op::Ping, "ping"), (Op::Stats, "stats")];
-const STATUSES: [(Status, &str); 8] = [
+const OPS: [(Op, &str); 6] = [
+    (Op::Get, "get"),
+    (Op::Put, "put"),
+    (Op::Delete, "delete"),
+    (Op::Ping, "ping"),
+    (Op::Stats, "stats"),
+    (Op::Connect, "connect"),
+];
+const STATUSES: [(Status, &str); 9] = [
     (Status::Ok, "ok"),
     (Status::NotFound, "not_found"),
     (Status::VersionMismatch, "version_mismatch"),
@@ -32,6 +38,7 @@ const STATUSES: [(Status, &str); 8] = [
     (Status::OutcomeUnknown, "outcome_unknown"),
     (Status::BadRequest, "bad_request"),
     (Status::Stopping, "stopping"),
+    (Status::Unavailable, "unavailable"),
 ];
 
 /// What one worker counts.

@@ -15,7 +15,8 @@ use crate::backing::Backing;
 use crate::config::Config;
 use crate::error::ServerError;
 use crate::metrics::Metrics;
-use crate::service::{NO_RDMA, Service, ShmAddress};
+use crate::rdma::Rdma;
+use crate::service::{Service, ShmAddress};
 use crate::sessions::Sessions;
 use crate::table::{self, Folder, Table};
 use crate::upkeep::Upkeep;
@@ -51,7 +52,18 @@ impl<M: Backing> Server<M> {
         // First, so that a second server on the port touches nothing.
         let listener = TcpListener::bind(&config.listen).map_err(unusable)?;
         let address = listener.local_addr().map_err(unusable)?;
-        let Table { store, description, lock } = table::open(&config, wrap)?;
+        let rdma = Rdma::start(&config.device, address.ip())?;
+        let expose = |region: Region| {
+            if let Ok(rdma) = &rdma {
+                rdma.expose(&region);
+            }
+            wrap(region)
+        };
+        let Table { store, description, lock } = table::open(&config, expose)?;
+        let rdma = rdma.and_then(Rdma::check);
+        if let Err(reason) = &rdma {
+            info!(reason, "no rdma path");
+        }
         let sessions = Arc::new(Sessions::new(config.timeouts.session));
         let (shm, shm_address) = match start_shm(&config, store.memory().region(), &sessions) {
             Ok((server, address)) => (Some(server), Ok(address)),
@@ -60,7 +72,7 @@ impl<M: Backing> Server<M> {
                 (None, Err(format!("the server cannot offer it: {error}")))
             }
         };
-        let description = describe(address, &shm_address, &description);
+        let description = describe(address, &shm_address, &rdma, &description);
         let service = Arc::new(Service {
             store,
             sessions,
@@ -68,6 +80,7 @@ impl<M: Backing> Server<M> {
             token: config.token.clone(),
             durable: config.data.is_some(),
             shm: shm_address,
+            rdma,
             timeouts: config.timeouts,
         });
         let mut server = Self {
@@ -201,10 +214,15 @@ fn start_shm(config: &Config, memory: &Region, sessions: &Arc<Sessions>) -> io::
     Ok((server, ShmAddress { socket_name, host_boot_id }))
 }
 
-fn describe(address: SocketAddr, shm: &Result<ShmAddress, String>, table: &str) -> String {
-    let shm = match shm {
-        Ok(_) => "tcp, shm (abstract socket)".to_owned(),
-        Err(reason) => format!("tcp; shm not available: {reason}"),
-    };
-    format!("listening on {address}; paths: {shm}; rdma not available: {NO_RDMA}; table: {table}")
+fn describe(address: SocketAddr, shm: &Result<ShmAddress, String>, rdma: &Result<Rdma, String>, table: &str) -> String {
+    let (mut offered, mut lacking) = (vec!["tcp".to_owned()], String::new());
+    match shm {
+        Ok(_) => offered.push("shm (abstract socket)".to_owned()),
+        Err(reason) => lacking = format!("; shm not available: {reason}"),
+    }
+    match rdma {
+        Ok(rdma) => offered.push(format!("rdma ({})", rdma.offer().port)),
+        Err(reason) => lacking = format!("{lacking}; rdma not available: {reason}"),
+    }
+    format!("listening on {address}; paths: {}{lacking}; table: {table}", offered.join(", "))
 }

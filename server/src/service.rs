@@ -13,11 +13,9 @@ use crate::control::{Gate, random};
 use crate::frame::{LARGE_VALUE_BYTES, Request, expected};
 use crate::metrics::{Metrics, WorkerMetrics};
 use crate::output::Output;
+use crate::rdma::{QueuePair, Rdma};
 use crate::sessions::{Applied, Attached, Outcome, Sessions};
 use crate::store::{Got, Reservation, Store, WriteError};
-
-/// Why there is no `rdma` path.
-pub(crate) const NO_RDMA: &str = "this version does not have it";
 
 /// Where a client on the same host can have the table's memory.
 #[derive(Clone, Debug)]
@@ -35,6 +33,8 @@ pub(crate) struct Service<M = Region> {
     pub(crate) token: Option<Token>,
     pub(crate) durable: bool,
     pub(crate) shm: Result<ShmAddress, String>,
+    /// The `rdma` path, or why there is none.
+    pub(crate) rdma: Result<Rdma, String>,
     pub(crate) timeouts: Timeouts,
 }
 
@@ -74,7 +74,7 @@ impl<M: Backing> Gate for Service<M> {
             durable: self.durable,
             pid: std::process::id(),
             shm,
-            rdma: Err(NO_RDMA.into()),
+            rdma: self.rdma.as_ref().map(Rdma::offer).map_err(String::clone),
         };
         Ok((session, welcome))
     }
@@ -101,6 +101,8 @@ impl<M: Backing> Service<M> {
                 caller.output.reply(id, status, 0, &body);
                 status
             }
+            // The connection, which the queue pair belongs to, has done it.
+            Op::Connect => Status::BadRequest,
             Op::Put | Op::Delete => {
                 let write = || self.write(request);
                 return caller.write(request.op, request.header, write);
@@ -108,6 +110,22 @@ impl<M: Backing> Service<M> {
         };
         caller.metrics.outcome(request.op, status);
         Ok(())
+    }
+
+    /// Connects a queue pair of the client's to a new one, which takes the place of an earlier one.
+    pub(crate) fn connect(&self, request: &Request<'_>, into: &mut Option<QueuePair>, output: &mut Output) -> Status {
+        let id = request.header.id.get();
+        *into = None;
+        let connected = self.rdma.as_ref().map_err(String::clone).and_then(|rdma| rdma.connect(request.value));
+        let (status, body) = match connected {
+            Ok((pair, reply)) => {
+                *into = Some(pair);
+                (Status::Ok, reply)
+            }
+            Err(reason) => (Status::Unavailable, reason.into_bytes()),
+        };
+        output.reply(id, status, 0, &body);
+        status
     }
 
     fn get(&self, id: u64, key: &[u8], guard: &Guard, output: &mut Output) -> Status {

@@ -20,6 +20,7 @@ use crate::control::Handshake;
 use crate::input::Input;
 use crate::metrics::WorkerMetrics;
 use crate::output::Output;
+use crate::rdma::QueuePair;
 use crate::service::Service;
 use crate::sessions::Attached;
 use crate::store::Reservation;
@@ -104,6 +105,8 @@ pub(crate) struct Connection<S, M: Backing = Region> {
     receive_by: Option<Instant>,
     /// For the client to take some of its replies.
     send_by: Option<Instant>,
+    /// By which the client's NIC reads the table: as long as the connection.
+    queue_pair: Option<QueuePair>,
 }
 
 impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
@@ -120,6 +123,7 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
             ended: false,
             receive_by: Some(now + handshake),
             send_by: None,
+            queue_pair: None,
         }
     }
 

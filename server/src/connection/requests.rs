@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::os::fd::AsFd;
 
 use sidestep_core::limits::MAX_KEY_BYTES;
-use sidestep_core::message::Status;
+use sidestep_core::message::{Op, Status};
 use tracing::debug;
 
 use super::{Body, Connection, Large, Phase, Turn};
@@ -107,6 +107,12 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
             Frame::Whole(request, used) if turn.stopping => {
                 stopping(&request, turn.metrics, output);
                 turn.input.advance(used);
+            }
+            Frame::Whole(request, used) if request.op == Op::Connect => {
+                let status = turn.service.connect(&request, &mut self.queue_pair, output);
+                turn.metrics.outcome(Op::Connect, status);
+                turn.input.advance(used);
+                self.receive_by = None;
             }
             Frame::Whole(request, used) => {
                 let caller = Caller { session, guard: turn.guard, metrics: turn.metrics, output };

@@ -32,6 +32,7 @@ impl Bench {
             token: None,
             durable: false,
             shm: Err("not here".into()),
+            rdma: Err("not here".into()),
             timeouts,
         };
         let (server, client) = UnixStream::pair().unwrap();

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use sidestep_core::layout::bucket::{SUBTABLE_BLOCKS, SUBTABLE_SLOTS, SlotWord};
 use sidestep_core::layout::directory::DirectoryWord;
-use sidestep_core::layout::root::{self, IntentWord};
+use sidestep_core::layout::root::{self, IntentWord, SegmentWord};
 use sidestep_core::limits::{BLOCK_BYTES, BLOCK_WORDS, MAX_DEPTH};
 use sidestep_core::memory::{Memory, MemoryMut};
 
@@ -143,6 +143,13 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         let store =
             Self::assemble(memory, root.table_id, boot_id, root.memory_bytes, root.segment_bytes, options, ceiling);
         store.memory.store(root::BOOT_ID_WORD, boot_id);
+        // The keys of another life open nothing.
+        for segment in 0..root::MAX_SEGMENTS {
+            let word = root::SEGMENTS_WORD + 2 * segment + 1;
+            if SegmentWord(store.memory.load(word)).rkey() != 0 {
+                store.memory.store(word, 0);
+            }
+        }
         let mut report = RecoveryReport { subtables: subtables.len() as u64, ..RecoveryReport::default() };
         store.finish_splits(&mut report)?;
         let all: Vec<u64> = subtables.iter().copied().collect();

@@ -40,7 +40,8 @@ impl Growth {
     }
 
     /// Takes the next step into use: pages first, then the segment table, then it may be written to.
-    /// None at the end of the space. Some milliseconds for 16 MiB.
+    /// None at the end of the space. Some milliseconds for 16 MiB; where segments are exposed, the first step of one
+    /// allocates and pins all of it.
     pub(crate) fn grow(&mut self, memory: &impl MemoryMut) -> io::Result<Option<(u64, u64)>> {
         let (start, length) = (self.frontier, STEP_BLOCKS.min(self.segment_blocks));
         if start + length > self.blocks {
@@ -49,7 +50,12 @@ impl Growth {
         memory.allocate(start * BLOCK_WORDS, length * BLOCK_BYTES as u64)?;
         if start.is_multiple_of(self.segment_blocks) {
             let word = root::SEGMENTS_WORD + 2 * (start / self.segment_blocks);
-            memory.store(word + 1, SegmentWord::in_use(0).0);
+            let (address, rkey) = memory.expose(start * BLOCK_WORDS, self.segment_blocks * BLOCK_BYTES as u64);
+            if rkey != 0 {
+                // Before the word that says that it holds.
+                memory.store(word, address);
+            }
+            memory.store(word + 1, SegmentWord::in_use(rkey).0);
         }
         self.frontier = start + length;
         Ok(Some((start, length)))
