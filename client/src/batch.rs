@@ -1,10 +1,12 @@
-//! Many keys in one call: on `shm` one round for each READ step of all keys, on `tcp` one stream of
+//! Many keys in one call: on `shm` and `rdma` one round for each READ step of all keys, on `tcp` one stream of
 //! pipelined requests.
 
 use crate::control::Control;
 use crate::error::Error;
 use crate::options::PutOptions;
+use crate::paths::Reader;
 use crate::pipeline::Request;
+use crate::rdma::Item;
 use crate::session::{Session, check_key};
 use crate::submit::KeptAnswer;
 use crate::value::{Answer, Meta, Value};
@@ -13,6 +15,13 @@ use crate::value::{Answer, Meta, Value};
 const MOST_IN_FLIGHT: usize = 1024;
 /// Bytes that are gathered before they are sent.
 const MOST_UNSENT_BYTES: usize = 256 << 10;
+
+/// A value where it was received.
+enum Found<'a> {
+    Bytes(&'a [u8], Meta),
+    /// In a buffer that may be kept.
+    Item(Item),
+}
 
 /// Whether to stop pushing and to hand out answers first.
 fn is_enough(control: &Control) -> bool {
@@ -23,8 +32,11 @@ impl Session {
     /// Reads many keys; the result has one entry for each, in their order.
     pub fn multi_get<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Result<Vec<Option<Value>>, Error> {
         let mut values = vec![None; keys.len()];
-        self.multi_get_with(keys, |i, found| {
-            values[i] = found.map(|(bytes, meta)| Value::copied(bytes, meta));
+        self.multi_get_found(keys, |i, found| {
+            values[i] = found.map(|found| match found {
+                Found::Bytes(bytes, meta) => Value::copied(bytes, meta),
+                Found::Item(item) => Value::received(item),
+            });
         })?;
         Ok(values)
     }
@@ -39,19 +51,39 @@ impl Session {
         keys: &[K],
         mut each: impl FnMut(usize, Option<(&[u8], Meta)>),
     ) -> Result<(), Error> {
+        self.multi_get_found(keys, |i, found| match &found {
+            Some(Found::Bytes(bytes, meta)) => each(i, Some((bytes, *meta))),
+            Some(Found::Item(item)) => each(i, Some((item.bytes(), item.meta()))),
+            None => each(i, None),
+        })
+    }
+
+    fn multi_get_found<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        mut each: impl FnMut(usize, Option<Found<'_>>),
+    ) -> Result<(), Error> {
         keys.iter().try_for_each(|key| check_key(key.as_ref()))?;
         self.settle()?;
-        let Some(reader) = self.paths.reader() else {
-            return self.multi_get_over_tcp(keys, &mut each);
-        };
+        let mut borrowed =
+            |i: usize, found: Option<(&[u8], Meta)>| each(i, found.map(|(bytes, meta)| Found::Bytes(bytes, meta)));
         let mut again = std::mem::take(&mut self.again);
-        reader.look_batch(keys, &mut again, &mut each);
+        match self.paths.reader() {
+            None => {
+                self.again = again;
+                return self.multi_get_over_tcp(keys, &mut borrowed);
+            }
+            Some(Reader::Shm(reader)) => reader.look_batch(keys, &mut again, &mut borrowed),
+            Some(Reader::Rdma(reader)) => {
+                reader.look_batch(keys, &mut again, &mut |i, item: Option<Item>| each(i, item.map(Found::Item)));
+            }
+        }
         let mut result = Ok(());
         for i in again.drain(..) {
             let mut is_found = false;
             result = self.get_with(keys[i].as_ref(), &mut |bytes, meta| {
                 is_found = true;
-                each(i, Some((bytes, meta)));
+                each(i, Some(Found::Bytes(bytes, meta)));
             });
             if result.is_err() {
                 break;

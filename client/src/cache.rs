@@ -5,6 +5,8 @@
 use sidestep_core::hash::KeyHash;
 use sidestep_core::lookup::CachedLocation;
 
+use crate::counters::{Count, Counters};
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     hash: u64,
@@ -53,6 +55,28 @@ impl LocationCache {
         if self.entries[index].hash == hash.0 {
             self.entries[index] = NONE;
         }
+    }
+}
+
+/// What a lookup says of the cache.
+#[inline]
+pub(crate) fn note(
+    cache: &mut LocationCache,
+    counters: &Counters,
+    hash: KeyHash,
+    cached: Option<CachedLocation>,
+    now_at: Option<CachedLocation>,
+) {
+    let count = match cached {
+        None => Count::CacheMisses,
+        Some(_) if cached == now_at => Count::CacheHits,
+        Some(_) => Count::CacheDropped,
+    };
+    counters.add(count, 1);
+    match now_at {
+        Some(location) if cached != now_at => cache.keep(hash, location),
+        None if cached.is_some() => cache.drop_entry(hash),
+        _ => {}
     }
 }
 

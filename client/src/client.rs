@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     registry: Registry,
     next_client_id: AtomicU64,
     view: Mutex<Option<Arc<View>>>,
+    #[cfg(feature = "rdma")]
+    nic: Mutex<Option<Arc<crate::rdma::Nic>>>,
     fallback_logged: AtomicBool,
 }
 
@@ -61,6 +63,25 @@ impl Shared {
         let view = Arc::new(View::open(welcome, self.options.connect_timeout)?);
         *shared = Some(view.clone());
         Ok(view)
+    }
+
+    /// This host's port to the server, opened once for all sessions.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn nic(
+        &self,
+        open: impl FnOnce() -> Result<crate::rdma::Nic, NoView>,
+    ) -> Result<Arc<crate::rdma::Nic>, NoView> {
+        let mut shared = self.nic.lock();
+        match &*shared {
+            Some(nic) => Ok(nic.clone()),
+            None => Ok(shared.insert(Arc::new(open()?)).clone()),
+        }
+    }
+
+    /// The port is looked for again when it is next needed.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn forget_nic(&self) {
+        *self.nic.lock() = None;
     }
 
     /// Says once that another path than the preferred one is in use, until that one is back.
@@ -127,6 +148,8 @@ impl Client {
             registry: Registry::default(),
             next_client_id: AtomicU64::new(first_id),
             view: Mutex::default(),
+            #[cfg(feature = "rdma")]
+            nic: Mutex::default(),
             fallback_logged: AtomicBool::new(false),
         });
         let first = Session::connect(shared.clone())?;

@@ -79,6 +79,11 @@ impl Control {
         &self.welcome
     }
 
+    #[cfg(feature = "rdma")]
+    pub(crate) fn server(&self) -> &str {
+        self.shared.server()
+    }
+
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
@@ -303,7 +308,7 @@ fn read_answer<'a>(asked: Asked, header: &ReplyHeader, value: &'a [u8], server: 
             Op::Get => Answer::Value(value, Meta { version, path: Path::Tcp, value_bytes: value.len() }),
             Op::Put => Answer::Written { version },
             Op::Delete => Answer::Removed { version },
-            Op::Ping | Op::Stats => Answer::Echo(value),
+            Op::Ping | Op::Stats | Op::Connect => Answer::Echo(value),
         }),
         Some(Status::NotFound) => Ok(Answer::Absent),
         Some(Status::VersionMismatch) => Err(Error::VersionMismatch { found: version }),
@@ -311,6 +316,7 @@ fn read_answer<'a>(asked: Asked, header: &ReplyHeader, value: &'a [u8], server: 
         Some(Status::TooLarge) => Err(Error::TooLarge(text())),
         Some(Status::OutcomeUnknown) => Err(Error::OutcomeUnknown(text())),
         Some(Status::BadRequest) => Err(Error::BadRequest(text())),
+        Some(Status::Unavailable) => Err(Error::PathUnavailable { path: Path::Rdma, reason: text() }),
         Some(Status::Stopping) => Err(Error::Stopping { server: server.to_owned() }),
         None => {
             let reason = format!("expected a status, found {}", header.status);

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 macro_rules! counters {
     ($($variant:ident $name:literal,)*) => {
         /// One counter of a session.
+        #[cfg_attr(not(feature = "rdma"), allow(dead_code))]
         #[derive(Clone, Copy, Debug)]
         pub(crate) enum Count { $($variant,)* }
         /// Names in the order of [`Count`].
@@ -32,6 +33,16 @@ counters! {
     ShmHops "shm_forward_hops",
     ShmCollisions "shm_collisions_looked_at_twice",
     ShmExpired "shm_get_expired",
+    RdmaGetFound "rdma_get_found",
+    RdmaGetAbsent "rdma_get_absent",
+    RdmaAsks "rdma_asks_server",
+    RdmaReads "rdma_reads",
+    RdmaErrors "rdma_errors",
+    RdmaRetriesDirectory "rdma_retries_stale_directory",
+    RdmaRetriesTorn "rdma_retries_torn",
+    RdmaRetriesPending "rdma_retries_pending",
+    RdmaHops "rdma_forward_hops",
+    RdmaCollisions "rdma_collisions_looked_at_twice",
     CacheHits "location_cache_hits",
     CacheMisses "location_cache_misses",
     CacheDropped "location_cache_dropped",

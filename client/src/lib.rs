@@ -1,7 +1,7 @@
 //! The Sidestep client.
 //!
 //! A [`Client`] is a server as many threads may use it; a [`Session`] is one thread's way to it. Reads go around
-//! the server's CPU where client and server share a host (`shm`), else over TCP; every [`Value`] tells which
+//! the server's CPU where client and server share a host (`shm`) or each has an RDMA device (`rdma`), else over TCP; every [`Value`] tells which
 //! [`Path`] served it. Writes always go through the server.
 //!
 //! ```
@@ -41,9 +41,11 @@
 
 mod backoff;
 mod batch;
+mod buffer;
 mod cache;
 mod client;
 mod control;
+mod cooldown;
 mod counters;
 mod dial;
 mod error;
@@ -51,6 +53,11 @@ mod link;
 mod options;
 mod paths;
 mod pipeline;
+#[cfg(feature = "rdma")]
+mod rdma;
+#[cfg(not(feature = "rdma"))]
+#[path = "no_rdma.rs"]
+mod rdma;
 mod receive;
 mod session;
 mod shm;
@@ -58,6 +65,7 @@ mod submit;
 mod value;
 mod watch;
 
+pub use buffer::RegisteredBuffer;
 pub use client::{Client, ServerInfo};
 pub use counters::Stats;
 pub use error::Error;

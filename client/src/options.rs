@@ -83,6 +83,13 @@ pub struct Options {
     pub(crate) reconnect_timeout: Duration,
     pub(crate) location_cache: usize,
     pub(crate) spin: bool,
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code))]
+    pub(crate) device: String,
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code))]
+    pub(crate) queue_depth: u32,
+    #[cfg_attr(not(feature = "rdma"), allow(dead_code))]
+    pub(crate) buffer_pool_bytes: usize,
+    pub(crate) path_pause: Duration,
     pub(crate) client_id: Option<u64>,
 }
 
@@ -96,6 +103,10 @@ impl Default for Options {
             reconnect_timeout: Duration::from_secs(5),
             location_cache: 0,
             spin: false,
+            device: "auto".to_owned(),
+            queue_depth: 128,
+            buffer_pool_bytes: 4 << 20,
+            path_pause: Duration::from_secs(30),
             client_id: None,
         }
     }
@@ -140,9 +151,37 @@ impl Options {
         self
     }
 
-    /// Poll the socket instead of sleeping in it: a core for a shorter round trip. Default: off.
+    /// Poll socket and completion queue instead of sleeping: a core for a shorter round trip. Default: off; on `rdma` a
+    /// read is polled for 50 µs before it sleeps.
     pub fn spin(mut self, spin: bool) -> Self {
         self.spin = spin;
+        self
+    }
+
+    /// The RDMA device to read with: `NAME`, `NAME/PORT`, `auto` (the one that owns the address by which the server is
+    /// reached) or `none`. Default: `auto`.
+    pub fn device(mut self, device: impl Into<String>) -> Self {
+        self.device = device.into();
+        self
+    }
+
+    /// READs that a session posts at most before it waits, as far as the device has room. Default: 128.
+    pub fn queue_depth(mut self, requests: u32) -> Self {
+        self.queue_depth = requests;
+        self
+    }
+
+    /// Memory that each session on `rdma` keeps registered for values, more or less. Values hold on to it until they are
+    /// dropped; when it is used up they are copied out of it instead. Default: 4 MiB.
+    pub fn buffer_pool_bytes(mut self, bytes: usize) -> Self {
+        self.buffer_pool_bytes = bytes;
+        self
+    }
+
+    /// How long `rdma` is left alone after it broke three times within 10 s. Each further time twice as long as before, at
+    /// most ten times this. Default: 30 s.
+    pub fn path_pause(mut self, pause: Duration) -> Self {
+        self.path_pause = pause;
         self
     }
 
@@ -165,6 +204,10 @@ impl fmt::Debug for Options {
             .field("reconnect_timeout", &self.reconnect_timeout)
             .field("location_cache", &self.location_cache)
             .field("spin", &self.spin)
+            .field("device", &self.device)
+            .field("queue_depth", &self.queue_depth)
+            .field("buffer_pool_bytes", &self.buffer_pool_bytes)
+            .field("path_pause", &self.path_pause)
             .field("client_id", &self.client_id)
             .finish()
     }

@@ -3,20 +3,28 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tracing::{debug, info};
+
 use crate::client::{ServerInfo, Shared};
-use crate::control::Control;
+use crate::control::{Control, Handler};
+use crate::cooldown::Cooldown;
 use crate::counters::{Count, Counters};
 use crate::error::Error;
 use crate::options::{Path, PathMode};
+use crate::rdma::{self, RdmaReader};
 use crate::session::Session;
-use crate::shm::{NoView, ShmReader};
+use crate::shm::{Looked, NoView, ShmReader};
 use crate::submit::KeptAnswer;
+use crate::value::Meta;
 
 /// First and longest time between two attempts to get a preferred path, or a lost server, back.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_LONGEST: Duration = Duration::from_secs(10);
 /// A reader of a table file goes on without its server; an attempt to reach that must not hold a GET up for longer.
 const GLANCE: Duration = Duration::from_millis(50);
+
+/// Why there is no `rdma-rpc` path.
+const NO_RDMA_RPC: &str = "this version does not have it";
 
 /// The generation of no connection.
 const NOT_FOUND: u64 = u64::MAX;
@@ -43,14 +51,65 @@ impl Retry {
     }
 }
 
+/// A way around the server's CPU.
+pub(crate) enum Reader {
+    Shm(Box<ShmReader>),
+    Rdma(Box<RdmaReader>),
+}
+
+impl Reader {
+    fn path(&self) -> Path {
+        match self {
+            Self::Shm(_) => Path::Shm,
+            Self::Rdma(_) => Path::Rdma,
+        }
+    }
+
+    /// Whether what it reads is still a server's table. No system call.
+    #[inline]
+    fn goes_on(&self) -> bool {
+        match self {
+            Self::Shm(reader) => reader.goes_on(),
+            Self::Rdma(reader) => reader.goes_on(),
+        }
+    }
+
+    /// Looks a key up and hands its value over.
+    #[inline]
+    pub(crate) fn look(&mut self, key: &[u8], on: &mut dyn FnMut(&[u8], Meta)) -> Looked {
+        match self {
+            Self::Shm(reader) => reader.look(key, on),
+            Self::Rdma(reader) => reader.look(key, on),
+        }
+    }
+
+    /// Goes on with another control connection; false: it cannot.
+    fn adopt(&mut self, control: &Control) -> bool {
+        match (self, control.watched()) {
+            (Self::Shm(reader), Some(watched)) => reader.adopt(control.welcome(), watched),
+            // The server's queue pair has ended with the connection.
+            _ => false,
+        }
+    }
+
+    fn publish(&mut self) {
+        match self {
+            Self::Shm(reader) => reader.publish_trace(),
+            Self::Rdma(reader) => reader.publish_trace(),
+        }
+    }
+}
+
 /// A session's way around the server's CPU, or none.
 pub(crate) struct Paths {
-    reader: Option<ShmReader>,
+    reader: Option<Reader>,
     /// Why there is no reader although the mode would have one; whether that may change on this connection.
     missing: Option<Missing>,
     /// The connection that this was found on.
     generation: u64,
     retry: Retry,
+    /// Of `rdma`: how often it broke.
+    cooldown: Cooldown,
 }
 
 struct Missing {
@@ -60,24 +119,31 @@ struct Missing {
 
 impl Paths {
     /// Finds the path that the mode asks for on a new connection.
-    pub(crate) fn find(shared: &Shared, counters: &Arc<Counters>, control: &Control) -> Result<Self, Error> {
-        let mut paths = Self { reader: None, missing: None, generation: control.generation(), retry: Retry::default() };
-        paths.find_reader(shared, counters, control)?;
+    pub(crate) fn find(shared: &Shared, counters: &Arc<Counters>, control: &mut Control) -> Result<Self, Error> {
+        let mut paths = Self {
+            reader: None,
+            missing: None,
+            generation: control.generation(),
+            retry: Retry::default(),
+            cooldown: Cooldown::new(shared.options().path_pause),
+        };
+        // Nothing else was asked yet.
+        paths.find_reader(shared, counters, control, &mut |_, _| ())?;
         Ok(paths)
     }
 
     pub(crate) fn current(&self) -> Path {
-        if self.reader.is_some() { Path::Shm } else { Path::Tcp }
+        self.reader.as_ref().map_or(Path::Tcp, Reader::path)
     }
 
     #[inline]
-    pub(crate) fn reader(&mut self) -> Option<&mut ShmReader> {
+    pub(crate) fn reader(&mut self) -> Option<&mut Reader> {
         self.reader.as_mut()
     }
 
     pub(crate) fn publish_counters(&mut self) {
         if let Some(reader) = &mut self.reader {
-            reader.publish_trace();
+            reader.publish();
         }
     }
 
@@ -94,21 +160,52 @@ impl Paths {
 
     /// The memory is no server's any more: nothing is read before a path is found again.
     fn lose_reader(&mut self) {
-        self.reader = None;
+        if let Some(mut reader) = self.reader.take() {
+            reader.publish();
+            if let Reader::Rdma(reader) = &mut reader
+                && let Some(error) = reader.take_error()
+            {
+                debug!(%error, "the queue pair is given up");
+                self.cooldown.failed(Instant::now(), error.to_string());
+            }
+        }
         self.generation = NOT_FOUND;
     }
 
-    fn find_reader(&mut self, shared: &Shared, counters: &Arc<Counters>, control: &Control) -> Result<(), Error> {
-        self.generation = control.generation();
+    fn find_reader(
+        &mut self,
+        shared: &Shared,
+        counters: &Arc<Counters>,
+        control: &mut Control,
+        keep: Handler<'_>,
+    ) -> Result<(), Error> {
         let (path, required) = match shared.options().path {
             PathMode::Auto => (Path::Shm, false),
             PathMode::Prefer(path) => (path, false),
             PathMode::Require(path) => (path, true),
         };
-        let no = match open(path, shared, control) {
-            Ok(Opened::Tcp) => return Ok(()),
-            Ok(Opened::Shm(open)) => {
-                self.reader = Some(open(shared.options().location_cache, counters.clone()));
+        let opened = match self.open(path, shared, counters, control, keep) {
+            // On another host, or out of reach on this one.
+            Err(no) if shared.options().path == PathMode::Auto => {
+                match self.open(Path::Rdma, shared, counters, control, keep) {
+                    Ok(reader) => {
+                        if !no.is_elsewhere {
+                            info!(reason = no.reason, "shm is not available on this host, reading by rdma");
+                        }
+                        Ok(reader)
+                    }
+                    Err(no_rdma) if !no_rdma.is_elsewhere => Err((Path::Rdma, no_rdma)),
+                    Err(_) => Err((path, no)),
+                }
+            }
+            opened => opened.map_err(|no| (path, no)),
+        };
+        self.generation = control.generation();
+        let (path, no) = match opened {
+            Ok(None) => return Ok(()),
+            Ok(Some(reader)) => {
+                let path = reader.path();
+                self.reader = Some(reader);
                 self.retry.reset();
                 if self.missing.take().is_some() {
                     counters.add(Count::PathsRegained, 1);
@@ -137,15 +234,44 @@ impl Paths {
         Ok(())
     }
 
+    /// A reader by this path; none: `tcp` needs none.
+    fn open(
+        &mut self,
+        path: Path,
+        shared: &Shared,
+        counters: &Arc<Counters>,
+        control: &mut Control,
+        keep: Handler<'_>,
+    ) -> Result<Option<Reader>, NoView> {
+        match path {
+            Path::Tcp => Ok(None),
+            Path::RdmaRpc => Err(NoView { is_elsewhere: false, reason: NO_RDMA_RPC.to_owned() }),
+            Path::Rdma => {
+                self.cooldown.check(Instant::now()).map_err(NoView::here)?;
+                let reader = rdma::connect(shared, counters, control, keep)?;
+                Ok(Some(Reader::Rdma(Box::new(reader))))
+            }
+            Path::Shm => {
+                let welcome = control.welcome();
+                let view = shared.view(welcome)?;
+                let watched = control.watched().ok_or_else(|| NoView::here("the control connection is lost"))?;
+                let cache = shared.options().location_cache;
+                let reader = ShmReader::new(view, welcome, watched, cache, counters.clone());
+                Ok(Some(Reader::Shm(Box::new(reader))))
+            }
+        }
+    }
+
     /// Paths of the server, with the reasons of both sides.
     pub(crate) fn server_info(&self, control: &Control) -> ServerInfo {
         let welcome = control.welcome();
         let state = |path: Path| match (path, &self.missing) {
             (Path::Tcp, _) => Ok(()),
-            (Path::Shm, _) if self.reader.is_some() => Ok(()),
+            (path, _) if self.current() == path => Ok(()),
             (path, Some(missing)) if missing.path == path => Err(missing.reason.clone()),
             (Path::Shm, _) => welcome.shm.as_ref().map(|_| ()).map_err(String::clone),
-            (Path::Rdma | Path::RdmaRpc, _) => Err(no_rdma(control)),
+            (Path::Rdma, _) => welcome.rdma.as_ref().map(|_| ()).map_err(String::clone),
+            (Path::RdmaRpc, _) => Err(NO_RDMA_RPC.to_owned()),
         };
         ServerInfo {
             pid: welcome.pid,
@@ -157,37 +283,6 @@ impl Paths {
             durable: welcome.durable,
             paths: Path::ALL.into_iter().map(|path| (path, state(path))).collect(),
         }
-    }
-}
-
-/// A reader that only needs its session's parts.
-type MakeReader = Box<dyn FnOnce(usize, Arc<Counters>) -> ShmReader>;
-
-enum Opened {
-    Tcp,
-    Shm(MakeReader),
-}
-
-fn open(path: Path, shared: &Shared, control: &Control) -> Result<Opened, NoView> {
-    match path {
-        Path::Tcp => Ok(Opened::Tcp),
-        Path::Rdma | Path::RdmaRpc => Err(NoView { is_elsewhere: false, reason: no_rdma(control) }),
-        Path::Shm => {
-            let welcome = control.welcome().clone();
-            let view = shared.view(&welcome)?;
-            let watched = control
-                .watched()
-                .cloned()
-                .ok_or_else(|| NoView { is_elsewhere: false, reason: "the control connection is lost".to_owned() })?;
-            Ok(Opened::Shm(Box::new(move |cache, counters| ShmReader::new(view, &welcome, &watched, cache, counters))))
-        }
-    }
-}
-
-fn no_rdma(control: &Control) -> String {
-    match &control.welcome().rdma {
-        Err(reason) => format!("the server does not offer it: {reason}"),
-        Ok(_) => "this client was built without it".to_owned(),
     }
 }
 
@@ -224,13 +319,13 @@ impl Session {
             control.regain(&mut keep)?;
         }
         if paths.generation != control.generation()
-            && let (Some(reader), Some(watched)) = (&mut paths.reader, control.watched())
-            && reader.adopt(control.welcome(), watched)
+            && let Some(reader) = &mut paths.reader
+            && reader.adopt(control)
         {
             paths.generation = control.generation();
             return Ok(());
         }
         paths.lose_reader();
-        paths.find_reader(shared, counters, control)
+        paths.find_reader(shared, counters, control, &mut keep)
     }
 }

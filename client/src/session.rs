@@ -14,7 +14,7 @@ use crate::control::Control;
 use crate::counters::{Counters, Stats};
 use crate::error::Error;
 use crate::options::{Path, PutOptions};
-use crate::paths::Paths;
+use crate::paths::{Paths, Reader};
 use crate::pipeline::Request;
 use crate::shm::Looked;
 use crate::submit::{KeptAnswer, LocalGets};
@@ -50,8 +50,8 @@ impl Session {
     }
 
     fn connect_counted(shared: Arc<Shared>, counters: Arc<Counters>) -> Result<Self, Error> {
-        let control = Control::connect(shared.clone(), counters.clone(), shared.new_client_id())?;
-        let paths = Paths::find(&shared, &counters, &control)?;
+        let mut control = Control::connect(shared.clone(), counters.clone(), shared.new_client_id())?;
+        let paths = Paths::find(&shared, &counters, &mut control)?;
         Ok(Self {
             shared,
             counters,
@@ -73,11 +73,33 @@ impl Session {
         self.paths.server_info(&self.control)
     }
 
-    /// Reads a value into memory of its own. On `shm`: two dependent cache misses, one copy and one to check it,
+    /// Reads a value. On `rdma` it stays in the buffer that the NIC wrote: two READs, one where the location is cached,
+    /// none of the server's CPU. On `shm`: two dependent cache misses, one copy and one to check it,
     /// no system call. On `tcp`: one round trip.
     pub fn get(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Value>, Error> {
+        let key = key.as_ref();
+        check_key(key)?;
+        self.settle()?;
         let mut found = None;
-        self.get_with(key.as_ref(), &mut |bytes, meta| found = Some(Value::copied(bytes, meta)))?;
+        let mut copy = |bytes: &[u8], meta| found = Some(Value::copied(bytes, meta));
+        while let Some(reader) = self.paths.reader() {
+            let looked = match reader {
+                Reader::Rdma(reader) => {
+                    let mut item = None;
+                    match reader.find(key, &mut item) {
+                        Looked::Found | Looked::Absent => return Ok(item.map(Value::received)),
+                        looked => looked,
+                    }
+                }
+                reader => reader.look(key, &mut copy),
+            };
+            match looked {
+                Looked::Found | Looked::Absent => return Ok(found),
+                Looked::Ask => break,
+                Looked::Gone => self.settle_again()?,
+            }
+        }
+        self.get_over_tcp(key, &mut copy)?;
         Ok(found)
     }
 

@@ -16,7 +16,7 @@ use sidestep_core::memory::Memory;
 use sidestep_fabric::region::ReadOnlyRegion;
 use sidestep_fabric::shm::{fetch_fd, host_boot_id};
 
-use crate::cache::LocationCache;
+use crate::cache::{LocationCache, note};
 use crate::counters::{Count, Counters};
 use crate::options::Path;
 use crate::value::Meta;
@@ -36,7 +36,7 @@ pub(crate) struct NoView {
 }
 
 impl NoView {
-    fn here(reason: impl ToString) -> Self {
+    pub(crate) fn here(reason: impl ToString) -> Self {
         Self { is_elsewhere: false, reason: reason.to_string() }
     }
 }
@@ -317,26 +317,4 @@ impl ShmReader {
 
 fn meta(found: &Found) -> Meta {
     Meta { version: found.version, path: Path::Shm, value_bytes: found.value_bytes }
-}
-
-/// What a lookup says of the cache.
-#[inline]
-fn note(
-    cache: &mut LocationCache,
-    counters: &Counters,
-    hash: KeyHash,
-    cached: Option<CachedLocation>,
-    now_at: Option<CachedLocation>,
-) {
-    let count = match cached {
-        None => Count::CacheMisses,
-        Some(_) if cached == now_at => Count::CacheHits,
-        Some(_) => Count::CacheDropped,
-    };
-    counters.add(count, 1);
-    match now_at {
-        Some(location) if cached != now_at => cache.keep(hash, location),
-        None if cached.is_some() => cache.drop_entry(hash),
-        _ => {}
-    }
 }

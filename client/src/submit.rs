@@ -82,12 +82,12 @@ impl Session {
         self.control.waiting() + self.kept.len() + self.local.ends.len()
     }
 
-    /// Submits a read. Nothing is sent before the next [`Session::poll`] or blocking call. On `shm` the gets
+    /// Submits a read. Nothing is sent before the next [`Session::poll`] or blocking call. On `shm` and `rdma` the gets
     /// submitted since the last poll are looked up as one batch.
     pub fn submit_get(&mut self, key: impl AsRef<[u8]>) -> Result<Ticket, Error> {
         let key = key.as_ref();
         check_key(key)?;
-        if self.path() == Path::Shm {
+        if matches!(self.path(), Path::Shm | Path::Rdma) {
             return Ok(self.local.push(key));
         }
         Ok(Ticket(self.control.push(&Request::get(key))))

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use crate::options::Path;
+use crate::rdma::Item;
 
 /// What is known of a value beside its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,16 +18,32 @@ pub struct Meta {
 }
 
 /// A value: its bytes, its version, and the path that served it. Derefs to the bytes.
-#[derive(Clone, PartialEq, Eq)]
+///
+/// On `rdma` the bytes are where the NIC wrote them; dropping the value gives that buffer back. A clone is a copy.
 pub struct Value {
-    pub(crate) bytes: Vec<u8>,
-    pub(crate) version: u64,
-    pub(crate) path: Path,
+    bytes: Bytes,
+    version: u64,
+    path: Path,
+}
+
+enum Bytes {
+    Own(Vec<u8>),
+    /// In a registered buffer.
+    Received(Item),
 }
 
 impl Value {
     pub(crate) fn copied(bytes: &[u8], meta: Meta) -> Self {
-        Self { bytes: bytes.to_vec(), version: meta.version, path: meta.path }
+        Self { bytes: Bytes::Own(bytes.to_vec()), version: meta.version, path: meta.path }
+    }
+
+    /// Without a copy, unless so many buffers are out that it must go back at once.
+    pub(crate) fn received(item: Item) -> Self {
+        let meta = item.meta();
+        if item.is_scarce() {
+            return Self::copied(item.bytes(), meta);
+        }
+        Self { bytes: Bytes::Received(item), version: meta.version, path: meta.path }
     }
 
     /// Grows with every write to the key; what [`put_if`](crate::Session::put_if) expects.
@@ -41,38 +58,58 @@ impl Value {
 
     /// Version, path and length.
     pub fn meta(&self) -> Meta {
-        Meta { version: self.version, path: self.path, value_bytes: self.bytes.len() }
+        Meta { version: self.version, path: self.path, value_bytes: self.len() }
     }
 
-    /// The bytes, without a copy.
+    /// The bytes, without a copy unless they are in a registered buffer.
     pub fn into_vec(self) -> Vec<u8> {
-        self.bytes
+        match self.bytes {
+            Bytes::Own(bytes) => bytes,
+            Bytes::Received(item) => item.bytes().to_vec(),
+        }
     }
 }
+
+impl Clone for Value {
+    fn clone(&self) -> Self {
+        Self::copied(self, self.meta())
+    }
+}
+
+impl PartialEq for Value {
+    fn eq(&self, other: &Self) -> bool {
+        self.meta() == other.meta() && **self == **other
+    }
+}
+
+impl Eq for Value {}
 
 impl Deref for Value {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &self.bytes
+        match &self.bytes {
+            Bytes::Own(bytes) => bytes,
+            Bytes::Received(item) => item.bytes(),
+        }
     }
 }
 
 impl AsRef<[u8]> for Value {
     fn as_ref(&self) -> &[u8] {
-        &self.bytes
+        self
     }
 }
 
 impl From<Value> for Vec<u8> {
     fn from(value: Value) -> Self {
-        value.bytes
+        value.into_vec()
     }
 }
 
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Value")
-            .field("bytes", &format_args!("{}", self.bytes.escape_ascii()))
+            .field("bytes", &format_args!("{}", self.escape_ascii()))
             .field("version", &self.version)
             .field("path", &self.path)
             .finish()
