@@ -336,28 +336,38 @@ fn behaves_like_a_map(path: Path) {
 }
 
 macro_rules! conformance {
-    ($($name:ident: $path:expr;)*) => {$(
+    ($($(#[$attribute:meta])* $name:ident: $path:expr;)*) => {$(
         mod $name {
             use super::Path;
 
+            $(#[$attribute])*
             #[test]
             fn put_get_delete() { super::put_get_delete($path) }
+            $(#[$attribute])*
             #[test]
             fn compare_and_put() { super::compare_and_put($path) }
+            $(#[$attribute])*
             #[test]
             fn keys_and_values_of_every_size() { super::keys_and_values_of_every_size($path) }
+            $(#[$attribute])*
             #[test]
             fn keys_that_look_alike() { super::keys_that_look_alike($path) }
+            $(#[$attribute])*
             #[test]
             fn fingerprint_collisions() { super::fingerprint_collisions($path) }
+            $(#[$attribute])*
             #[test]
             fn batches() { super::batches($path) }
+            $(#[$attribute])*
             #[test]
             fn growth_to_full_under_readers() { super::growth_to_full_under_readers($path) }
+            $(#[$attribute])*
             #[test]
             fn counters_add_up() { super::counters_add_up($path) }
+            $(#[$attribute])*
             #[test]
             fn rewriting_under_readers() { super::rewriting_under_readers($path) }
+            $(#[$attribute])*
             #[test]
             fn behaves_like_a_map() { super::behaves_like_a_map($path) }
         }
@@ -367,4 +377,6 @@ macro_rules! conformance {
 conformance! {
     tcp: Path::Tcp;
     shm: Path::Shm;
+    #[ignore = "needs an RDMA device: scripts/guest"]
+    rdma: Path::Rdma;
 }
