@@ -11,7 +11,7 @@ use sidestep_core::layout::root::{
     BOOT_ID_WORD, CLOCK_FLOOR_WORD, FORMAT_VERSION, FORMAT_WORD, MAGIC, MAGIC_WORD, ROOT_BYTES, TABLE_ID_WORD,
 };
 use sidestep_core::lookup::local::{LocalReader, Outcome};
-use sidestep_core::lookup::{CachedLocation, Found, Geometry, Trace};
+use sidestep_core::lookup::{Found, Geometry, Trace};
 use sidestep_core::memory::Memory;
 use sidestep_fabric::region::ReadOnlyRegion;
 use sidestep_fabric::shm::{fetch_fd, host_boot_id};
