@@ -341,7 +341,7 @@ mod tests {
     /// The bytes of a message: its preamble, then `body`.
     fn framed(kind: u8, body: &[u8]) -> Vec<u8> {
         let mut bytes = b"SIDESTEP".to_vec();
-        bytes.extend([1, 0, kind, 0, body.len() as u8, 0, 0, 0]);
+        bytes.extend([2, 0, kind, 0, body.len() as u8, 0, 0, 0]);
         bytes.extend(body);
         bytes
     }

@@ -168,7 +168,8 @@ mod tests {
 
     #[test]
     fn wire_bytes_are_what_they_were() {
-        for (byte, op) in [(1, Op::Get), (2, Op::Put), (3, Op::Delete), (4, Op::Ping), (5, Op::Stats)] {
+        for (byte, op) in [(1, Op::Get), (2, Op::Put), (3, Op::Delete), (4, Op::Ping), (5, Op::Stats), (6, Op::Connect)]
+        {
             assert_eq!((op as u8, Op::from_wire(byte)), (byte, Some(op)));
         }
         use Status::{BadRequest, Full, NotFound, Ok, OutcomeUnknown, Stopping, TooLarge, VersionMismatch};
