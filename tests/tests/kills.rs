@@ -17,7 +17,7 @@ use std::time::Duration;
 use sidestep_client::{Client, Error, Options, Path as By, PathMode, Session};
 use sidestep_tests::fail_server::FailServer;
 use sidestep_tests::process::{program, tmpfs_folder};
-use stages::{Stage, Write, copy, serve};
+use stages::{Stage, Write, at_rest, copy, serve};
 
 /// Of a long run of stores of one kind, one in so many is met.
 const STRIDE: usize = 61;
@@ -71,6 +71,7 @@ fn count(stage: &Stage) -> Vec<String> {
     let folder = stage.copy();
     let (mut server, address) = FailServer::start(folder.path());
     let client = client(&address, By::Tcp);
+    at_rest(&client);
     assert_eq!(server.ask("count"), "armed");
     stage.write.run(&client).expect("nobody is killed");
     names(&server.ask("report"))
@@ -96,8 +97,10 @@ fn kill_in_write(stage: &Stage, data: &Path, kill: &str) -> Option<bool> {
     let (mut server, address) = FailServer::start(data);
     let (_client, mut reader) = reader(&address, 64);
     stage.read_all(&mut reader, false);
+    let client = client(&address, By::Tcp);
+    at_rest(&client);
     assert_eq!(server.ask(kill), "armed");
-    match stage.write.run(&client(&address, By::Tcp)) {
+    match stage.write.run(&client) {
         Ok(()) => return None,
         Err(Error::OutcomeUnknown(_) | Error::Unreachable { .. }) => {}
         Err(error) => panic!("{error}"),

@@ -60,6 +60,15 @@ pub(crate) fn serve(listen: &str, data: &Path) -> ServerProcess {
     ServerProcess::start(listen, &["--memory", MEMORY, "--segment", SEGMENT, "--workers", "1", "--data", data])
 }
 
+/// Waits until a fail server's thread that prepares memory has done so: its stores are not those of a write.
+pub(crate) fn at_rest(client: &Client) {
+    const SEGMENT_BYTES: u64 = 256 << 10;
+    assert_eq!(SEGMENT, "256KiB");
+    while client.stats().expect("its stats").server("memory_free_bytes").expect("a counter") < SEGMENT_BYTES {
+        std::thread::yield_now();
+    }
+}
+
 /// A copy of a table that nobody serves.
 pub(crate) fn copy(data: &Path) -> TempDir {
     let folder = tmpfs_folder();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sidestep_client::{Client, Path as By, Session};
 use sidestep_tests::fail_server::FailServer;
 
-use super::stages::Stage;
+use super::stages::{Stage, at_rest};
 use super::{client, count, nth, options, reader};
 
 /// Readers of one client and what they saw.
@@ -62,6 +62,7 @@ fn stopped_at_every_store(stage: &Stage) {
     let mut watchers = Watchers::new(&address, stage);
     let patient = options(By::Tcp).request_timeout(Duration::from_secs(600));
     let writer = Client::connect(&address, patient).expect("tcp can be had");
+    at_rest(&writer);
     assert_eq!(server.ask("halt"), "armed");
     let command = server.commander();
     let stops = std::thread::scope(|scope| {
@@ -111,8 +112,10 @@ fn readers_beside_a_server_stopped_in_recovery() {
         let folder = stage.copy();
         let (mut server, address) = FailServer::start(folder.path());
         let mut watchers = Watchers::new(&address, &stage);
+        let writer = client(&address, By::Tcp);
+        at_rest(&writer);
         assert_eq!(server.ask(&format!("kill {point}")), "armed");
-        assert!(stage.write.run(&client(&address, By::Tcp)).is_err());
+        assert!(stage.write.run(&writer).is_err());
         assert!(!server.wait().success());
         watchers.look(&stage);
         let mut server = FailServer::launch(&address, folder.path(), "halt");
