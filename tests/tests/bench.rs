@@ -160,7 +160,9 @@ fn a_stalled_server_shows_in_the_response_time() {
     let file = folder.path().join("r.json");
     let at = ["--server", server.address(), "--workload", "c", "--records", "500"];
     succeeds(&[&["load"], &at[..]].concat());
-    let more = ["--path", "tcp", "--rate", "1000", "--warm-up", "0", "--seconds", "2", "--json"];
+    // By count, so that the stall ends within the run however late it begins on a busy machine.
+    let more =
+        ["--path", "tcp", "--rate", "1000", "--warm-up", "0", "--operations", "2000", "--seconds", "60", "--json"];
     let running = [&["run"], &at[..], &more, &[file.to_str().expect("a name")]].concat();
     let running = bench(&running).stdout(Stdio::null()).spawn().expect("it starts");
     let client = Client::connect(server.address(), Options::default()).expect("connected");
