@@ -123,6 +123,7 @@ impl Session {
         for (key, value) in pairs {
             self.put_request(key.as_ref(), value.as_ref(), PutOptions::default())?;
         }
+        self.settle_request()?;
         let mut versions = vec![Ok(0); pairs.len()];
         self.stream(pairs.len(), |i| Request::put(pairs[i].0.as_ref(), pairs[i].1.as_ref()), &mut |i, answer| {
             versions[i] = answer.map(|answer| match answer {

@@ -1,6 +1,7 @@
 //! The client: what sessions share, and a pool of them for callers that have none of their own.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -115,8 +116,21 @@ pub struct ServerInfo {
     pub max_value_bytes: u32,
     /// Whether the table outlives the server's process.
     pub durable: bool,
+    /// Its device, port and address, or why it offers no RDMA.
+    pub rdma: Result<String, String>,
+    /// This host's address on the control connection; none while that is lost.
+    pub local_address: Option<SocketAddr>,
     /// Each path and, where the server or this client cannot have it, why not.
     pub paths: Vec<(Path, Result<(), String>)>,
+}
+
+/// The port of this host that the RDMA paths use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortInfo {
+    /// Device, port, link layer, GID, MTU, speed, for a person.
+    pub description: String,
+    /// Whether a CPU does the device's work (Soft-RoCE): it shows function, and no speed of RDMA.
+    pub is_software: bool,
 }
 
 /// A server, as many threads may use it. Cheap to clone: clones share everything.
@@ -187,6 +201,14 @@ impl Client {
     /// The path that reads take now.
     pub fn path(&self) -> Result<Path, Error> {
         self.with(|session| Ok(session.path()))
+    }
+
+    /// The port of this host that `rdma` and `rdma-rpc` use; none until a session has used one of them.
+    pub fn port(&self) -> Option<PortInfo> {
+        #[cfg(feature = "rdma")]
+        return self.shared.nic.lock().as_ref().map(|nic| nic.info());
+        #[cfg(not(feature = "rdma"))]
+        None
     }
 
     /// See [`Session::get`].

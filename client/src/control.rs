@@ -52,6 +52,10 @@ pub(crate) struct Control {
     generation: u64,
     pipeline: Pipeline,
     received: ReceiveBuffer,
+    /// Why the last message channel is gone.
+    channel_lost: Option<String>,
+    /// The same, once it is known that the server was there all the time.
+    channel_error: Option<String>,
     /// Since when the connection has been lost without an answer in between.
     lost_since: Option<Instant>,
 }
@@ -71,6 +75,8 @@ impl Control {
             generation: 0,
             pipeline: Pipeline::default(),
             received: ReceiveBuffer::default(),
+            channel_lost: None,
+            channel_error: None,
             lost_since: None,
         })
     }
@@ -95,6 +101,29 @@ impl Control {
 
     pub(crate) fn watched(&self) -> Option<&Arc<Watched>> {
         self.link.as_ref().map(Link::watched)
+    }
+
+    /// By what its requests travel.
+    pub(crate) fn path(&self) -> Path {
+        self.link.as_ref().map_or(Path::Tcp, Link::path)
+    }
+
+    #[cfg(feature = "rdma")]
+    pub(crate) fn has_messages(&self) -> bool {
+        self.path() == Path::RdmaRpc
+    }
+
+    /// Has everything travel in messages from now on. Nothing may be in flight.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn carry_by(&mut self, messages: crate::rdma::Messages) {
+        if let Some(link) = &mut self.link {
+            link.carry_by(messages);
+        }
+    }
+
+    /// Why a message channel broke, if one did since the last call, to a server that went on.
+    pub(crate) fn take_channel_error(&mut self) -> Option<String> {
+        self.channel_error.take()
     }
 
     /// The id that the next request will have.
@@ -148,7 +177,7 @@ impl Control {
 
     /// Sends and receives once, then hands out every whole answer.
     fn step(&mut self, wait: bool, on: Handler<'_>) -> Result<usize, Lost> {
-        let link = self.link.as_ref().ok_or(Lost::Connection)?;
+        let link = self.link.as_mut().ok_or(Lost::Connection)?;
         while !self.pipeline.unsent().is_empty() {
             let sent = link.send(self.pipeline.unsent())?;
             if sent == 0 {
@@ -176,6 +205,7 @@ impl Control {
 
     fn hand_out(&mut self, on: Handler<'_>) -> Result<usize, Lost> {
         let limit = self.welcome.max_value_bytes.max(MAX_CONTROL_BYTES);
+        let path = self.path();
         let mut answers = 0;
         loop {
             let (header, value) = match self.received.front(limit) {
@@ -188,8 +218,8 @@ impl Control {
             let Some(asked) = self.pipeline.answer(&header) else {
                 return Err(Lost::Nonsense(format!("a reply to request {}, which was not asked", header.id)));
             };
-            let answer = read_answer(asked, &header, value, self.shared.server());
-            count_answer(&self.counters, asked.op, &answer);
+            let answer = read_answer(asked, path, &header, value, self.shared.server());
+            count_answer(&self.counters, path, asked.op, &answer);
             on(asked.id, answer);
             self.received.consume(&header);
             self.lost_since = None;
@@ -198,7 +228,8 @@ impl Control {
     }
 
     fn drop_link(&mut self) {
-        if self.link.take().is_some() {
+        if let Some(mut link) = self.link.take() {
+            self.channel_lost = link.take_error();
             self.counters.add(Count::ConnectionsLost, 1);
             self.received.clear();
         }
@@ -259,6 +290,9 @@ impl Control {
         self.link = Some(Link::new(stream, options.spin, options.request_timeout, self.shared.watch()));
         self.counters.add(Count::Reconnects, 1);
         self.counters.add(Count::SessionsResumed, u64::from(welcome.resumed));
+        // A server that has restarted is no fault of the path's.
+        let lost = self.channel_lost.take().filter(|_| welcome.boot_id == self.welcome.boot_id);
+        self.channel_error = lost.or(self.channel_error.take());
         let reason = if welcome.boot_id == self.welcome.boot_id {
             "the connection was lost and the session had expired when it came back"
         } else {
@@ -300,12 +334,18 @@ impl Control {
 }
 
 /// What a reply says of what was asked.
-fn read_answer<'a>(asked: Asked, header: &ReplyHeader, value: &'a [u8], server: &str) -> Result<Answer<'a>, Error> {
+fn read_answer<'a>(
+    asked: Asked,
+    path: Path,
+    header: &ReplyHeader,
+    value: &'a [u8],
+    server: &str,
+) -> Result<Answer<'a>, Error> {
     let version = header.version.get();
     let text = || String::from_utf8_lossy(value).into_owned();
     match Status::from_wire(header.status) {
         Some(Status::Ok) => Ok(match asked.op {
-            Op::Get => Answer::Value(value, Meta { version, path: Path::Tcp, value_bytes: value.len() }),
+            Op::Get => Answer::Value(value, Meta { version, path, value_bytes: value.len() }),
             Op::Put => Answer::Written { version },
             Op::Delete => Answer::Removed { version },
             Op::Ping | Op::Stats | Op::Connect => Answer::Echo(value),
@@ -325,17 +365,17 @@ fn read_answer<'a>(asked: Asked, header: &ReplyHeader, value: &'a [u8], server: 
     }
 }
 
-fn count_answer(counters: &Counters, op: Op, answer: &Result<Answer<'_>, Error>) {
-    let count = match (op, answer) {
-        (_, Ok(Answer::Value(..))) => Count::TcpGetFound,
-        (_, Ok(Answer::Written { .. })) => Count::TcpPutOk,
-        (_, Ok(Answer::Removed { .. })) => Count::TcpDeleteOk,
-        (Op::Get, Ok(Answer::Absent)) => Count::TcpGetAbsent,
-        (_, Ok(Answer::Absent)) => Count::TcpDeleteAbsent,
+fn count_answer(counters: &Counters, path: Path, op: Op, answer: &Result<Answer<'_>, Error>) {
+    let (tcp, messages) = match (op, answer) {
+        (_, Ok(Answer::Value(..))) => (Count::TcpGetFound, Count::RpcGetFound),
+        (_, Ok(Answer::Written { .. })) => (Count::TcpPutOk, Count::RpcPutOk),
+        (_, Ok(Answer::Removed { .. })) => (Count::TcpDeleteOk, Count::RpcDeleteOk),
+        (Op::Get, Ok(Answer::Absent)) => (Count::TcpGetAbsent, Count::RpcGetAbsent),
+        (_, Ok(Answer::Absent)) => (Count::TcpDeleteAbsent, Count::RpcDeleteAbsent),
         (_, Ok(Answer::Echo(_))) => return,
-        (_, Err(Error::VersionMismatch { .. })) => Count::TcpVersionMismatch,
-        (_, Err(Error::OutcomeUnknown(_))) => Count::OutcomesUnknown,
-        (_, Err(_)) => Count::TcpOtherErrors,
+        (_, Err(Error::VersionMismatch { .. })) => (Count::TcpVersionMismatch, Count::RpcVersionMismatch),
+        (_, Err(Error::OutcomeUnknown(_))) => (Count::OutcomesUnknown, Count::OutcomesUnknown),
+        (_, Err(_)) => (Count::TcpOtherErrors, Count::RpcOtherErrors),
     };
-    counters.add(count, 1);
+    counters.add(if path == Path::RdmaRpc { messages } else { tcp }, 1);
 }

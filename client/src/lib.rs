@@ -66,7 +66,7 @@ mod value;
 mod watch;
 
 pub use buffer::RegisteredBuffer;
-pub use client::{Client, ServerInfo};
+pub use client::{Client, PortInfo, ServerInfo};
 pub use counters::Stats;
 pub use error::Error;
 pub use options::{Options, Path, PathMode, PutOptions};

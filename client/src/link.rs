@@ -1,4 +1,5 @@
-//! One connected socket: sends without waiting, receives with or without.
+//! One connection: sends without waiting, receives with or without. Its bytes travel over the socket, or in messages
+//! beside it.
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
@@ -8,10 +9,16 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
+use crate::options::Path;
+use crate::rdma::Messages;
 use crate::watch::{Watch, Watched};
 
 /// A connection after its handshake. Dropping it closes it, whoever still watches it.
 pub(crate) struct Link {
+    /// Carries everything, if there is one. The socket is then a sign of life.
+    messages: Option<Messages>,
+    /// Why the message channel is of no use any more.
+    broken: Option<String>,
     watched: Arc<Watched>,
     spin: bool,
     timeout: Duration,
@@ -20,7 +27,7 @@ pub(crate) struct Link {
 impl Link {
     /// Takes a stream whose read timeout is `timeout`, and has it watched.
     pub(crate) fn new(stream: TcpStream, spin: bool, timeout: Duration, watch: &Watch) -> Self {
-        Self { watched: watch.add(stream), spin, timeout }
+        Self { messages: None, broken: None, watched: watch.add(stream), spin, timeout }
     }
 
     fn stream(&self) -> &TcpStream {
@@ -32,8 +39,36 @@ impl Link {
         &self.watched
     }
 
-    /// Sends what the socket takes now; 0 = nothing.
-    pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+    /// Has everything travel in messages from now on.
+    #[cfg(feature = "rdma")]
+    pub(crate) fn carry_by(&mut self, messages: Messages) {
+        self.messages = Some(messages);
+    }
+
+    /// The path of its requests.
+    pub(crate) fn path(&self) -> Path {
+        if self.messages.is_some() { Path::RdmaRpc } else { Path::Tcp }
+    }
+
+    /// What ended the message channel, if there was one.
+    pub(crate) fn take_error(&mut self) -> Option<String> {
+        let ended = || "the connection ended".to_owned();
+        self.messages.as_ref().map(|_| self.broken.take().unwrap_or_else(ended))
+    }
+
+    fn broken<E: ToString>(broken: &mut Option<String>) -> impl FnOnce(E) -> io::Error {
+        |error| {
+            let error = error.to_string();
+            *broken = Some(error.clone());
+            io::Error::other(error)
+        }
+    }
+
+    /// Sends what the connection takes now; 0 = nothing.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if let Some(messages) = &mut self.messages {
+            return messages.send(bytes).map_err(Self::broken(&mut self.broken));
+        }
         loop {
             match send(self.stream(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(n) => return Ok(n),
@@ -45,7 +80,19 @@ impl Link {
     }
 
     /// Receives what is there; `None` = nothing.
-    pub(crate) fn try_receive(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
+    pub(crate) fn try_receive(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
+        if let Some(messages) = &mut self.messages {
+            let received = messages.try_receive(into).map_err(Self::broken(&mut self.broken))?;
+            return match received {
+                0 if self.watched.has_ended() => Err(io::ErrorKind::UnexpectedEof.into()),
+                0 => Ok(None),
+                received => Ok(Some(received)),
+            };
+        }
+        self.try_receive_socket(into)
+    }
+
+    fn try_receive_socket(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
         match recv(self.stream(), into, RecvFlags::DONTWAIT) {
             Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok((n, _)) => Ok(Some(n)),
@@ -55,7 +102,15 @@ impl Link {
     }
 
     /// Receives at least one byte, or fails with `TimedOut`. One system call when it sleeps.
-    pub(crate) fn receive(&self, into: &mut [u8]) -> io::Result<usize> {
+    pub(crate) fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if let Some(messages) = &mut self.messages {
+            loop {
+                match messages.try_receive(into).map_err(Self::broken(&mut self.broken))? {
+                    0 => messages.wait(&self.watched)?,
+                    received => return Ok(received),
+                }
+            }
+        }
         if self.spin {
             return self.receive_spinning(into);
         }
@@ -73,7 +128,7 @@ impl Link {
     fn receive_spinning(&self, into: &mut [u8]) -> io::Result<usize> {
         let deadline = Instant::now() + self.timeout;
         loop {
-            if let Some(n) = self.try_receive(into)? {
+            if let Some(n) = self.try_receive_socket(into)? {
                 return Ok(n);
             }
             if Instant::now() >= deadline {
@@ -83,8 +138,11 @@ impl Link {
         }
     }
 
-    /// Waits until the socket takes bytes or has some, or fails with `TimedOut`.
-    pub(crate) fn wait_writable_or_readable(&self) -> io::Result<()> {
+    /// Waits until the connection takes bytes or has some, or fails with `TimedOut`. May return early.
+    pub(crate) fn wait_writable_or_readable(&mut self) -> io::Result<()> {
+        if let Some(messages) = &mut self.messages {
+            return messages.wait(&self.watched);
+        }
         let timeout = Timespec::try_from(self.timeout).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut fds = [PollFd::new(self.stream(), PollFlags::IN | PollFlags::OUT)];
         match poll(&mut fds, Some(&timeout)) {

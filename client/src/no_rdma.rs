@@ -1,6 +1,7 @@
 //! In place of the `rdma` path where the client is built without it: a reader that cannot be had.
 
 use std::convert::Infallible;
+use std::io;
 use std::sync::Arc;
 
 use crate::client::Shared;
@@ -8,6 +9,7 @@ use crate::control::{Control, Handler};
 use crate::counters::Counters;
 use crate::shm::{Looked, NoView};
 use crate::value::Meta;
+use crate::watch::Watched;
 
 /// Never exists.
 pub(crate) struct RdmaReader(Infallible);
@@ -65,6 +67,27 @@ impl RdmaReader {
     }
 }
 
-pub(crate) fn connect(_: &Shared, _: &Arc<Counters>, _: &mut Control, _: Handler<'_>) -> Result<RdmaReader, NoView> {
+/// Never exists.
+pub(crate) struct Messages(Infallible);
+
+impl Messages {
+    pub(crate) fn send(&mut self, _: &[u8]) -> io::Result<usize> {
+        match self.0 {}
+    }
+    pub(crate) fn try_receive(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        match self.0 {}
+    }
+    pub(crate) fn wait(&mut self, _: &Watched) -> io::Result<()> {
+        match self.0 {}
+    }
+}
+
+pub(crate) fn connect(
+    _: &Shared,
+    _: &Arc<Counters>,
+    _: &mut Control,
+    _: Handler<'_>,
+    _: bool,
+) -> Result<Option<RdmaReader>, NoView> {
     Err(NoView { is_elsewhere: true, reason: "this client was built without it (Cargo feature `rdma`)".to_owned() })
 }

@@ -151,8 +151,8 @@ impl Options {
         self
     }
 
-    /// Poll socket and completion queue instead of sleeping: a core for a shorter round trip. Default: off; on `rdma` a
-    /// read is polled for 50 µs before it sleeps.
+    /// Poll socket and completion queue instead of sleeping: a core for a shorter round trip. Default: off; on `rdma`
+    /// and `rdma-rpc` it polls for 50 µs before it sleeps.
     pub fn spin(mut self, spin: bool) -> Self {
         self.spin = spin;
         self
@@ -178,7 +178,7 @@ impl Options {
         self
     }
 
-    /// How long `rdma` is left alone after it broke three times within 10 s. Each further time twice as long as before, at
+    /// How long `rdma` and `rdma-rpc` are left alone after it broke three times within 10 s. Each further time twice as long as before, at
     /// most ten times this. Default: 30 s.
     pub fn path_pause(mut self, pause: Duration) -> Self {
         self.path_pause = pause;

@@ -23,9 +23,6 @@ const RETRY_LONGEST: Duration = Duration::from_secs(10);
 /// A reader of a table file goes on without its server; an attempt to reach that must not hold a GET up for longer.
 const GLANCE: Duration = Duration::from_millis(50);
 
-/// Why there is no `rdma-rpc` path.
-const NO_RDMA_RPC: &str = "this version does not have it";
-
 /// The generation of no connection.
 const NOT_FOUND: u64 = u64::MAX;
 
@@ -108,8 +105,10 @@ pub(crate) struct Paths {
     /// The connection that this was found on.
     generation: u64,
     retry: Retry,
-    /// Of `rdma`: how often it broke.
+    /// Of `rdma` and `rdma-rpc`: how often they broke.
     cooldown: Cooldown,
+    /// Whether requests are to travel in messages.
+    by_messages: bool,
 }
 
 struct Missing {
@@ -120,7 +119,12 @@ struct Missing {
 impl Paths {
     /// Finds the path that the mode asks for on a new connection.
     pub(crate) fn find(shared: &Shared, counters: &Arc<Counters>, control: &mut Control) -> Result<Self, Error> {
+        let by_messages = matches!(
+            shared.options().path,
+            PathMode::Prefer(Path::Rdma | Path::RdmaRpc) | PathMode::Require(Path::Rdma | Path::RdmaRpc)
+        );
         let mut paths = Self {
+            by_messages,
             reader: None,
             missing: None,
             generation: control.generation(),
@@ -132,8 +136,8 @@ impl Paths {
         Ok(paths)
     }
 
-    pub(crate) fn current(&self) -> Path {
-        self.reader.as_ref().map_or(Path::Tcp, Reader::path)
+    pub(crate) fn current(&self, control: &Control) -> Path {
+        self.reader.as_ref().map_or_else(|| control.path(), Reader::path)
     }
 
     #[inline]
@@ -153,7 +157,10 @@ impl Paths {
         match &self.reader {
             Some(_) => control.stands() && self.generation == control.generation(),
             None => {
-                self.generation == control.generation() && self.missing.as_ref().is_none_or(|_| !self.retry.is_due())
+                self.generation == control.generation()
+                    && self.missing.as_ref().is_none_or(|_| !self.retry.is_due())
+                    // Over the socket a request finds out by itself, and is repeated; it must not do so by another path.
+                    && (!self.by_messages || control.stands())
             }
         }
     }
@@ -179,6 +186,10 @@ impl Paths {
         control: &mut Control,
         keep: Handler<'_>,
     ) -> Result<(), Error> {
+        if let Some(error) = control.take_channel_error() {
+            debug!(error, "the message channel is given up");
+            self.cooldown.failed(Instant::now(), error);
+        }
         let (path, required) = match shared.options().path {
             PathMode::Auto => (Path::Shm, false),
             PathMode::Prefer(path) => (path, false),
@@ -202,10 +213,10 @@ impl Paths {
         };
         self.generation = control.generation();
         let (path, no) = match opened {
-            Ok(None) => return Ok(()),
-            Ok(Some(reader)) => {
-                let path = reader.path();
-                self.reader = Some(reader);
+            Ok(reader) => {
+                let path = reader.as_ref().map_or(path, Reader::path);
+                self.by_messages |= path == Path::Rdma;
+                self.reader = reader;
                 self.retry.reset();
                 if self.missing.take().is_some() {
                     counters.add(Count::PathsRegained, 1);
@@ -234,7 +245,7 @@ impl Paths {
         Ok(())
     }
 
-    /// A reader by this path; none: `tcp` needs none.
+    /// A reader by this path; none: it needs none.
     fn open(
         &mut self,
         path: Path,
@@ -245,11 +256,10 @@ impl Paths {
     ) -> Result<Option<Reader>, NoView> {
         match path {
             Path::Tcp => Ok(None),
-            Path::RdmaRpc => Err(NoView { is_elsewhere: false, reason: NO_RDMA_RPC.to_owned() }),
-            Path::Rdma => {
+            Path::Rdma | Path::RdmaRpc => {
                 self.cooldown.check(Instant::now()).map_err(NoView::here)?;
-                let reader = rdma::connect(shared, counters, control, keep)?;
-                Ok(Some(Reader::Rdma(Box::new(reader))))
+                let reader = rdma::connect(shared, counters, control, keep, path == Path::Rdma)?;
+                Ok(reader.map(|reader| Reader::Rdma(Box::new(reader))))
             }
             Path::Shm => {
                 let welcome = control.welcome();
@@ -267,11 +277,10 @@ impl Paths {
         let welcome = control.welcome();
         let state = |path: Path| match (path, &self.missing) {
             (Path::Tcp, _) => Ok(()),
-            (path, _) if self.current() == path => Ok(()),
+            (path, _) if self.current(control) == path => Ok(()),
             (path, Some(missing)) if missing.path == path => Err(missing.reason.clone()),
             (Path::Shm, _) => welcome.shm.as_ref().map(|_| ()).map_err(String::clone),
-            (Path::Rdma, _) => welcome.rdma.as_ref().map(|_| ()).map_err(String::clone),
-            (Path::RdmaRpc, _) => Err(NO_RDMA_RPC.to_owned()),
+            (Path::Rdma | Path::RdmaRpc, _) => welcome.rdma.as_ref().map(|_| ()).map_err(String::clone),
         };
         ServerInfo {
             pid: welcome.pid,
@@ -281,6 +290,8 @@ impl Paths {
             segment_bytes: welcome.segment_bytes,
             max_value_bytes: welcome.max_value_bytes,
             durable: welcome.durable,
+            rdma: welcome.rdma.as_ref().map(|offer| offer.port.clone()).map_err(String::clone),
+            local_address: control.watched().and_then(|watched| watched.stream().local_addr().ok()),
             paths: Path::ALL.into_iter().map(|path| (path, state(path))).collect(),
         }
     }
@@ -291,6 +302,19 @@ impl Session {
     #[inline]
     pub(crate) fn settle(&mut self) -> Result<(), Error> {
         if self.paths.is_settled(&self.control) { Ok(()) } else { self.settle_again() }
+    }
+
+    /// Sees to it, before a request to the server, that it travels in messages where it is to. Only `rdma-rpc`, when it is
+    /// required, is missed: on `rdma` writes go over TCP rather than nowhere.
+    #[inline]
+    pub(crate) fn settle_request(&mut self) -> Result<(), Error> {
+        if !self.paths.by_messages || self.paths.is_settled(&self.control) {
+            return Ok(());
+        }
+        match self.settle_again() {
+            Err(Error::PathUnavailable { path, .. }) if path != Path::RdmaRpc => Ok(()),
+            settled => settled,
+        }
     }
 
     /// [`Self::settle`] for whoever knows that there is something to do.

@@ -65,7 +65,7 @@ impl Session {
 
     /// The path that reads take now.
     pub fn path(&self) -> Path {
-        self.paths.current()
+        self.paths.current(&self.control)
     }
 
     /// What the server told of itself when this session last connected.
@@ -203,8 +203,9 @@ impl Session {
         Ok(Stats { server: server.counters, client: self.shared.registry().sums() })
     }
 
-    /// One request over TCP, its answer waited for.
+    /// One request to the server, its answer waited for.
     fn call(&mut self, request: &Request<'_>, on: impl FnOnce(Answer<'_>)) -> Result<(), Error> {
+        self.settle_request()?;
         if request.is_write() {
             self.make_room_for_write();
         }

@@ -90,6 +90,7 @@ impl Session {
         if matches!(self.path(), Path::Shm | Path::Rdma) {
             return Ok(self.local.push(key));
         }
+        self.settle_request()?;
         Ok(Ticket(self.control.push(&Request::get(key))))
     }
 
@@ -112,6 +113,7 @@ impl Session {
     }
 
     fn submit_write(&mut self, request: &Request<'_>) -> Result<Ticket, Error> {
+        self.settle_request()?;
         if self.control.writes_are_full() {
             return Err(Error::TooManyInFlight { limit: MAX_WRITES_IN_FLIGHT });
         }

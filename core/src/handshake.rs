@@ -159,23 +159,44 @@ pub struct QueuePairEnd {
     pub reads_issued: u8,
 }
 
-/// The value of an [`Op::Connect`](crate::message::Op::Connect): connects a queue pair of the client's to a new one of
-/// the server's, which lives as long as the control connection or until the next one of this kind.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct QueuePairRequest {
-    /// Of the client.
+/// The end of a message channel: a reliable connection that carries the frames of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct MessagesEnd {
+    /// Its queue pair.
     pub end: QueuePairEnd,
+    /// Messages that it has room for: the credits that the other begins with.
+    pub receives: u16,
 }
 
-/// The value of its reply.
+/// The value of an [`Op::Connect`](crate::message::Op::Connect): connects queue pairs of the client's to new ones of the
+/// server's, which live as long as the control connection, that for READs also no longer than until the next one.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct QueuePairReply {
+pub struct QueuePairRequest {
+    /// For one-sided READs.
+    pub reads: Option<QueuePairEnd>,
+    /// To carry all further frames. Nothing else may be asked until the reply is there, which comes the old way. Once
+    /// for each connection.
+    pub messages: Option<MessagesEnd>,
+}
+
+/// The server's end for READs, and what is to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct ReadsReply {
     /// Of the server.
     pub end: QueuePairEnd,
     /// Remote address of segment 0, where the root and the table of the other segments are.
     pub root_address: u64,
     /// Its rkey.
     pub root_rkey: u32,
+}
+
+/// The value of its reply: what was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct QueuePairReply {
+    /// For one-sided READs.
+    pub reads: Option<ReadsReply>,
+    /// For all further frames.
+    pub messages: Option<MessagesEnd>,
 }
 
 /// Why a client is not let in, for a person.
@@ -386,6 +407,26 @@ mod tests {
         golden(Refusal { reason: "why".into() }, 5, &[b"\x03why"]);
         let stats = Stats { counters: vec![("keys".into(), 9)] };
         assert_eq!(encode_body(&stats).unwrap(), b"\x01\x04keys\x09");
+        let end = QueuePairEnd {
+            number: 300,
+            first_packet: 4,
+            gid: [6; 16],
+            lid: 7,
+            mtu: 5,
+            reads_served: 16,
+            reads_issued: 8,
+        };
+        let end_bytes = [&[251, 44, 1, 4][..], &[6; 16], &[7, 5, 16, 8]].concat();
+        let request = QueuePairRequest { reads: Some(end), messages: None };
+        assert_eq!(encode_body(&request).unwrap(), [&[1], &end_bytes[..], &[0]].concat());
+        let messages = Some(MessagesEnd { end, receives: 32 });
+        let request = QueuePairRequest { reads: None, messages };
+        assert_eq!(encode_body(&request).unwrap(), [&[0, 1], &end_bytes[..], &[32]].concat());
+        let reads = Some(ReadsReply { end, root_address: 9, root_rkey: 10 });
+        let reply = QueuePairReply { reads, messages };
+        let expected = [&[1], &end_bytes[..], &[9, 10, 1], &end_bytes[..], &[32]].concat();
+        assert_eq!(encode_body(&reply).unwrap(), expected);
+        assert_eq!(decode_body::<QueuePairReply>(&expected).unwrap(), reply);
     }
 
     #[test]

@@ -16,6 +16,11 @@ impl Counter {
         self.0.store(self.get().wrapping_add(n), Ordering::Relaxed);
     }
 
+    /// The same goes for this.
+    pub(crate) fn set(&self, n: u64) {
+        self.0.store(n, Ordering::Relaxed);
+    }
+
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -41,7 +46,16 @@ const STATUSES: [(Status, &str); 9] = [
     (Status::Unavailable, "unavailable"),
 ];
 
-/// What one worker counts.
+/// What carries frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carried {
+    Socket,
+    Messages,
+}
+
+const CARRIED: [(Carried, &str); 2] = [(Carried::Socket, "tcp"), (Carried::Messages, "rdma_rpc")];
+
+/// What one worker counts of the frames that one carrier brings.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerMetrics {
     outcomes: [[Counter; STATUSES.len()]; OPS.len()],
@@ -51,6 +65,9 @@ pub(crate) struct WorkerMetrics {
     pub(crate) malformed: Counter,
     pub(crate) timed_out: Counter,
     pub(crate) repeated_writes: Counter,
+    pub(crate) channels: Counter,
+    pub(crate) messages_received: Counter,
+    pub(crate) messages_sent: Counter,
 }
 
 impl WorkerMetrics {
@@ -66,7 +83,7 @@ pub(crate) struct Metrics {
     started: Instant,
     opened: AtomicU64,
     closed: AtomicU64,
-    workers: Vec<CachePadded<WorkerMetrics>>,
+    workers: Vec<CachePadded<[WorkerMetrics; CARRIED.len()]>>,
 }
 
 impl Metrics {
@@ -79,12 +96,16 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn worker(&self, index: usize) -> &WorkerMetrics {
-        &self.workers[index]
+    pub(crate) fn worker(&self, index: usize, carried: Carried) -> &WorkerMetrics {
+        &self.workers[index][carried as usize]
     }
 
     fn sum(&self, of: impl Fn(&WorkerMetrics) -> &Counter) -> u64 {
-        self.workers.iter().map(|worker| of(worker).get()).sum()
+        self.workers.iter().flat_map(|worker| worker.iter()).map(|metrics| of(metrics).get()).sum()
+    }
+
+    fn sum_of(&self, carried: Carried, of: impl Fn(&WorkerMetrics) -> &Counter) -> u64 {
+        self.workers.iter().map(|worker| of(&worker[carried as usize]).get()).sum()
     }
 
     /// A connection was accepted.
@@ -116,17 +137,22 @@ impl Metrics {
         put("connections_refused", self.sum(|w| &w.refused));
         put("connections_malformed", self.sum(|w| &w.malformed));
         put("connections_timed_out", self.sum(|w| &w.timed_out));
-        put("tcp_received_bytes", self.sum(|w| &w.received_bytes));
-        put("tcp_sent_bytes", self.sum(|w| &w.sent_bytes));
-        put("tcp_repeated_writes", self.sum(|w| &w.repeated_writes));
-        for (op, op_name) in OPS {
-            for (status, status_name) in STATUSES {
-                let value = self.sum(|w| &w.outcomes[op as usize - 1][status as usize]);
-                if value != 0 || status == Status::Ok {
-                    put(&format!("tcp_{op_name}_{status_name}"), value);
+        for (carried, name) in CARRIED {
+            put(&format!("{name}_received_bytes"), self.sum_of(carried, |w| &w.received_bytes));
+            put(&format!("{name}_sent_bytes"), self.sum_of(carried, |w| &w.sent_bytes));
+            put(&format!("{name}_repeated_writes"), self.sum_of(carried, |w| &w.repeated_writes));
+            for (op, op_name) in OPS {
+                for (status, status_name) in STATUSES {
+                    let value = self.sum_of(carried, |w| &w.outcomes[op as usize - 1][status as usize]);
+                    if value != 0 || (status == Status::Ok && carried == Carried::Socket) {
+                        put(&format!("{name}_{op_name}_{status_name}"), value);
+                    }
                 }
             }
         }
+        put("rdma_rpc_channels", self.sum(|w| &w.channels));
+        put("rdma_rpc_messages_received", self.sum(|w| &w.messages_received));
+        put("rdma_rpc_messages_sent", self.sum(|w| &w.messages_sent));
     }
 }
 
@@ -159,6 +185,9 @@ mod tests {
         for (index, (op, _)) in OPS.iter().enumerate() {
             assert_eq!(*op as usize, index + 1);
         }
+        for (index, (carried, _)) in CARRIED.iter().enumerate() {
+            assert_eq!(*carried as usize, index);
+        }
         for (index, (status, _)) in STATUSES.iter().enumerate() {
             assert_eq!(*status as usize, index);
         }
@@ -167,12 +196,14 @@ mod tests {
     #[test]
     fn counts_of_all_workers_add_up() {
         let metrics = Metrics::new(2);
-        metrics.worker(0).outcome(Op::Get, Status::Ok);
-        metrics.worker(1).outcome(Op::Get, Status::Ok);
-        metrics.worker(1).outcome(Op::Put, Status::Full);
+        metrics.worker(0, Carried::Socket).outcome(Op::Get, Status::Ok);
+        metrics.worker(1, Carried::Socket).outcome(Op::Get, Status::Ok);
+        metrics.worker(1, Carried::Messages).outcome(Op::Get, Status::Ok);
+        metrics.worker(1, Carried::Socket).outcome(Op::Put, Status::Full);
         let mut report = Vec::new();
         metrics.report(&mut report);
         assert!(report.contains(&("tcp_get_ok".into(), 2)));
+        assert!(report.contains(&("rdma_rpc_get_ok".into(), 1)));
         assert!(report.contains(&("tcp_put_full".into(), 1)));
         assert!(!report.iter().any(|(name, _)| name == "tcp_delete_full"));
     }

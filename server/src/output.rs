@@ -1,13 +1,14 @@
 //! Replies on their way out: copied bytes, and between them values that are sent from their items.
 
 use std::collections::VecDeque;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 
 use sidestep_core::message::{REPLY_BYTES, ReplyHeader, Status};
 use sidestep_fabric::region::Region;
 use zerocopy::IntoBytes;
 
+use crate::connection::Carrier;
 use crate::store::Hold;
 
 /// A connection with so many unsent bytes is not read from until its client takes some.
@@ -111,9 +112,13 @@ impl Output {
         self.held.push_back(Held { at: self.buffer.len(), sent: 0, hold });
     }
 
-    /// Sends until everything is sent or the socket takes no more. Returns the number of bytes sent;
-    /// the output is empty unless the socket is full.
-    pub(crate) fn flush(&mut self, mut stream: impl Write + AsFd, region: &Region) -> io::Result<usize> {
+    /// Sends until everything is sent or the carrier takes no more. Returns the number of bytes sent;
+    /// the output is empty unless the carrier is full.
+    pub(crate) fn flush<S: Read + Write + AsFd>(
+        &mut self,
+        mut carrier: Carrier<'_, S>,
+        region: &Region,
+    ) -> io::Result<usize> {
         let mut total = 0;
         while !self.is_empty() {
             let prefix = match self.held.front() {
@@ -121,10 +126,8 @@ impl Output {
                 None => &self.buffer[self.sent..],
             };
             let sent = match self.held.front() {
-                Some(held) => {
-                    region.send_to(stream.as_fd(), prefix, held.hold.offset() + held.sent as u64, held.left())
-                }
-                None => stream.write(prefix),
+                Some(held) => carrier.send_from(prefix, region, held.hold.offset() + held.sent as u64, held.left()),
+                None => carrier.send(prefix),
             };
             match sent {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

@@ -13,7 +13,7 @@ use crate::control::{Gate, random};
 use crate::frame::{LARGE_VALUE_BYTES, Request, expected};
 use crate::metrics::{Metrics, WorkerMetrics};
 use crate::output::Output;
-use crate::rdma::{QueuePair, Rdma};
+use crate::rdma::{Connected, Messages, Rdma};
 use crate::sessions::{Applied, Attached, Outcome, Sessions};
 use crate::store::{Got, Reservation, Store, WriteError};
 
@@ -112,20 +112,25 @@ impl<M: Backing> Service<M> {
         Ok(())
     }
 
-    /// Connects a queue pair of the client's to a new one, which takes the place of an earlier one.
-    pub(crate) fn connect(&self, request: &Request<'_>, into: &mut Option<QueuePair>, output: &mut Output) -> Status {
+    /// Connects what the client asks for, and adds the reply.
+    pub(crate) fn connect(
+        &self,
+        request: &Request<'_>,
+        messages: Result<(&mut Messages, usize), &str>,
+        output: &mut Output,
+    ) -> Result<Connected, Status> {
         let id = request.header.id.get();
-        *into = None;
-        let connected = self.rdma.as_ref().map_err(String::clone).and_then(|rdma| rdma.connect(request.value));
-        let (status, body) = match connected {
-            Ok((pair, reply)) => {
-                *into = Some(pair);
-                (Status::Ok, reply)
+        let connected = self.rdma.as_ref().map_err(String::clone);
+        match connected.and_then(|rdma| rdma.connect(request.value, messages)) {
+            Ok((connected, body)) => {
+                output.reply(id, Status::Ok, 0, &body);
+                Ok(connected)
             }
-            Err(reason) => (Status::Unavailable, reason.into_bytes()),
-        };
-        output.reply(id, status, 0, &body);
-        status
+            Err(reason) => {
+                output.reply(id, Status::Unavailable, 0, reason.as_bytes());
+                Err(Status::Unavailable)
+            }
+        }
     }
 
     fn get(&self, id: u64, key: &[u8], guard: &Guard, output: &mut Output) -> Status {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -10,16 +11,28 @@ use crossbeam_channel::{Receiver, Sender};
 use crossbeam_epoch::Guard;
 use mio::event::Event;
 use mio::net::TcpStream;
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use tracing::{debug, warn};
 
 use crate::backing::Backing;
 use crate::connection::{Connection, Next, Turn};
 use crate::input::Input;
+use crate::metrics::Carried;
+use crate::rdma::Messages;
 use crate::service::Service;
 
 /// The waker's token; connections count from 0.
 const WAKE: Token = Token(usize::MAX);
+/// Of the descriptor that tells of messages.
+const MESSAGES: Token = Token(usize::MAX - 1);
+/// After it had something to do, a worker with message channels polls for so long before it sleeps: a client that waits
+/// for its reply asks again within this time, and is then answered without anybody's being woken.
+const SPIN: Duration = Duration::from_micros(50);
+/// A clock is looked at once in so many empty polls.
+const POLLS_PER_LOOK: u32 = 32;
+/// Sockets and clock are looked at once in so many wake-ups that messages came in.
+const WAKES_PER_LOOK: u32 = 16;
 /// How often deadlines are looked at while any connection has one.
 const TICK: Duration = Duration::from_millis(100);
 /// Bytes that a connection may receive and send before it is the next one's turn.
@@ -75,12 +88,15 @@ struct Desk<M> {
     service: Arc<Service<M>>,
     input: Input,
     spare: Vec<u8>,
+    messages: Messages,
 }
 
 impl<M: Backing> Desk<M> {
-    fn turn<'a>(&'a mut self, now: Instant, budget: usize, stopping: bool, guard: &'a mut Guard) -> Turn<'a, M> {
-        let Self { index, service, input, spare } = self;
-        Turn { service, metrics: service.metrics.worker(*index), guard, input, spare, now, budget, stopping }
+    fn turn<'a>(&'a mut self, of: (usize, Carried), now: Instant, guard: &'a mut Guard) -> Turn<'a, M> {
+        let Self { index, service, input, spare, messages } = self;
+        let (seat, carried) = of;
+        let metrics = service.metrics.worker(*index, carried);
+        Turn { service, metrics, guard, input, spare, messages, seat, now, budget: 0, stopping: false }
     }
 }
 
@@ -94,10 +110,16 @@ pub(crate) struct Worker<M: Backing> {
     free: Vec<usize>,
     /// Connections whose turn it is.
     queue: VecDeque<usize>,
-    /// When to look at deadlines again; none while no connection has one.
+    /// When to look at deadlines again; none while no connection has one, and no closed channel is left.
     tick: Option<Instant>,
     /// Once stopping: until when connections may take to end.
     stop_by: Option<Instant>,
+    /// The descriptor that is watched for messages.
+    watched: Option<RawFd>,
+    /// Wake-ups since the sockets and the clock were looked at.
+    wakes: u32,
+    /// When the clock was looked at: all deadlines are long beside the time between two looks.
+    now: Instant,
 }
 
 impl<M: Backing> Worker<M> {
@@ -108,7 +130,7 @@ impl<M: Backing> Worker<M> {
         let stop = Arc::new(AtomicBool::new(false));
         let handle = Handle { inbox: sender, stop: stop.clone(), waker };
         let worker = Self {
-            desk: Desk { index, service, input: Input::new(), spare: Vec::new() },
+            desk: Desk { index, service, input: Input::new(), spare: Vec::new(), messages: Messages::default() },
             poll,
             inbox,
             stop,
@@ -117,6 +139,9 @@ impl<M: Backing> Worker<M> {
             queue: VecDeque::new(),
             tick: None,
             stop_by: None,
+            watched: None,
+            wakes: 0,
+            now: Instant::now(),
         };
         Ok((worker, handle))
     }
@@ -125,11 +150,8 @@ impl<M: Backing> Worker<M> {
     pub(crate) fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(1024);
         loop {
-            match self.poll.poll(&mut events, self.patience()) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                polled => polled?,
-            }
-            let now = Instant::now();
+            self.wait(&mut events)?;
+            let now = self.now;
             for event in &events {
                 self.note(event, now);
             }
@@ -143,11 +165,98 @@ impl<M: Backing> Worker<M> {
             }
             self.look_at_deadlines(now, &mut guard);
             self.desk.service.store.hand_over_retired(&guard);
+            self.publish_counts();
             if let Some(by) = self.stop_by
                 && (now >= by || self.free.len() == self.seats.len())
             {
                 return Ok(());
             }
+        }
+    }
+
+    /// Waits for something to do. Messages are polled for, for a short while if need be; then it sleeps.
+    fn wait(&mut self, events: &mut Events) -> io::Result<()> {
+        events.clear();
+        let mut patience = self.patience();
+        if self.desk.messages.channels() > 0 {
+            self.watch_messages()?;
+            let has_come = match patience {
+                Some(Duration::ZERO) => self.take_messages(),
+                _ => self.poll_for_messages(),
+            };
+            self.wakes += 1;
+            if has_come && self.wakes < WAKES_PER_LOOK {
+                return Ok(());
+            }
+            if !has_come && patience != Some(Duration::ZERO) {
+                self.desk.messages.arm();
+            }
+            // What came before it was armed is not told of.
+            if has_come || self.take_messages() {
+                patience = Some(Duration::ZERO);
+            }
+        }
+        self.wakes = 0;
+        let polled = self.poll.poll(events, patience);
+        self.now = Instant::now();
+        match polled {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            polled => polled,
+        }
+    }
+
+    /// Polls until messages come, or for a short while.
+    fn poll_for_messages(&mut self) -> bool {
+        let mut until = None;
+        for polls in 1u32.. {
+            if self.take_messages() {
+                return true;
+            }
+            if polls.is_multiple_of(POLLS_PER_LOOK) {
+                self.now = Instant::now();
+                if self.now >= *until.get_or_insert(self.now + SPIN) {
+                    break;
+                }
+                // Whoever has something to do goes first, the client on this host too.
+                std::thread::yield_now();
+            }
+            std::hint::spin_loop();
+        }
+        false
+    }
+
+    /// Gives a turn to the connections that messages came for. False: none came.
+    fn take_messages(&mut self) -> bool {
+        let Self { desk, seats, queue, .. } = self;
+        desk.messages.poll(|index| {
+            if let Some(Some(seat)) = seats.get_mut(index) {
+                seat.connection.messages_ready();
+                if !std::mem::replace(&mut seat.queued, true) {
+                    queue.push_back(index);
+                }
+            }
+        })
+    }
+
+    /// Has the event loop told of messages, from the first channel on.
+    fn watch_messages(&mut self) -> io::Result<()> {
+        let fd = self.desk.messages.raw_fd();
+        if let Some(raw) = fd
+            && self.watched != fd
+        {
+            self.poll.registry().register(&mut SourceFd(&raw), MESSAGES, Interest::READABLE)?;
+            self.watched = fd;
+        }
+        Ok(())
+    }
+
+    fn publish_counts(&self) {
+        if self.watched.is_some() {
+            let metrics = self.desk.service.metrics.worker(self.desk.index, Carried::Messages);
+            let (received, sent) = self.desk.messages.counts();
+            metrics.channels.set(self.desk.messages.channels() as u64);
+            metrics.messages_received.set(received);
+            metrics.messages_sent.set(sent);
         }
     }
 
@@ -164,6 +273,11 @@ impl<M: Backing> Worker<M> {
             while let Ok(arrival) = self.inbox.try_recv() {
                 self.welcome(arrival, now);
             }
+            return;
+        }
+        if event.token() == MESSAGES {
+            self.desk.messages.wake();
+            self.take_messages();
             return;
         }
         let index = event.token().0;
@@ -196,7 +310,7 @@ impl<M: Backing> Worker<M> {
         }
         let mut connection = Connection::new(stream, now, self.desk.service.timeouts.handshake);
         if let Some(reason) = refused {
-            connection.refuse(&reason, self.desk.service.metrics.worker(self.desk.index));
+            connection.refuse(&reason, self.desk.service.metrics.worker(self.desk.index, Carried::Socket));
         }
         self.seats[index] = Some(Seat { connection, queued: false });
         self.enqueue(index);
@@ -205,7 +319,8 @@ impl<M: Backing> Worker<M> {
     fn turn(&mut self, index: usize, now: Instant, budget: usize, guard: &mut Guard) {
         let Some(Some(seat)) = self.seats.get_mut(index) else { return };
         seat.queued = false;
-        let mut turn = self.desk.turn(now, budget, self.stop_by.is_some(), guard);
+        let mut turn = self.desk.turn((index, seat.connection.carried()), now, guard);
+        (turn.budget, turn.stopping) = (budget, self.stop_by.is_some());
         let next = seat.connection.turn(&mut turn);
         if seat.connection.deadline().is_some() && self.tick.is_none() {
             self.tick = Some(now + TICK);
@@ -224,6 +339,10 @@ impl<M: Backing> Worker<M> {
         if let Err(error) = self.poll.registry().deregister(seat.connection.stream()) {
             debug!(%error, "cannot stop watching a connection");
         }
+        for channel in seat.connection.take_channels() {
+            self.desk.messages.close(channel);
+            self.tick.get_or_insert_with(|| Instant::now() + TICK);
+        }
         self.free.push(index);
         self.desk.service.metrics.closed();
     }
@@ -232,7 +351,7 @@ impl<M: Backing> Worker<M> {
         if self.tick.is_none_or(|at| now < at) {
             return;
         }
-        let mut any = self.stop_by.is_some();
+        let mut any = self.desk.messages.tidy() || self.stop_by.is_some();
         for index in 0..self.seats.len() {
             let Some(seat) = &mut self.seats[index] else { continue };
             let Some(deadline) = seat.connection.deadline() else { continue };
@@ -240,7 +359,7 @@ impl<M: Backing> Worker<M> {
                 any = true;
                 continue;
             }
-            seat.connection.expire(&mut self.desk.turn(now, 0, false, guard));
+            seat.connection.expire(&mut self.desk.turn((index, seat.connection.carried()), now, guard));
             self.dismiss(index);
         }
         self.tick = any.then(|| now + TICK);
@@ -249,6 +368,7 @@ impl<M: Backing> Worker<M> {
     /// Answers what has been received so far; from here on requests are refused and connections end
     /// as soon as their replies are out.
     fn take_last_requests(&mut self, now: Instant, guard: &mut Guard) {
+        while self.take_messages() {}
         for index in 0..self.seats.len() {
             if let Some(seat) = &mut self.seats[index] {
                 seat.connection.ready(true, true, false);

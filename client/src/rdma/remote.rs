@@ -98,7 +98,8 @@ pub(super) struct Remote {
     segment_bytes: u64,
     /// With their tags. What leads nowhere waits for its turn here too.
     under_way: VecDeque<(u64, UnderWay)>,
-    posted: u64,
+    /// READs and their bytes since they were last published.
+    posted: (u64, u64),
 }
 
 impl Remote {
@@ -114,7 +115,7 @@ impl Remote {
         }
         let mut segments = vec![Segment::Unknown; count as usize];
         segments[0] = Segment::At { address: root.0, rkey: root.1 };
-        Ok(Self { reads, pool, segments, segment_bytes, under_way: VecDeque::new(), posted: 0 })
+        Ok(Self { reads, pool, segments, segment_bytes, under_way: VecDeque::new(), posted: (0, 0) })
     }
 
     pub(super) fn pool(&self) -> &BufferPool {
@@ -137,7 +138,14 @@ impl Remote {
 
     /// Adds what was posted since the last call.
     pub(super) fn publish(&mut self, counters: &Counters) {
-        counters.add(Count::RdmaReads, std::mem::take(&mut self.posted));
+        let (reads, bytes) = std::mem::take(&mut self.posted);
+        counters.add(Count::RdmaReads, reads);
+        counters.add(Count::RdmaReadBytes, bytes);
+    }
+
+    fn note_posted(&mut self, range: RemoteRange) {
+        self.posted.0 += 1;
+        self.posted.1 += range.bytes as u64;
     }
 
     fn known(&self, word: u64, bytes: usize) -> Result<Target, usize> {
@@ -162,7 +170,7 @@ impl Remote {
             let Ok(Target::Range(range)) = self.known(SEGMENTS_WORD, self.segments.len() * 16) else { return Ok(()) };
             let buffer = self.pool.take(range.bytes)?;
             self.reads.push(0, buffer, 0, range)?;
-            self.posted += 1;
+            self.note_posted(range);
             let Some((_, buffer)) = self.reads.wait()? else { return Ok(()) };
             let mut is_whole = true;
             for (segment, entry) in self.segments.iter_mut().zip(buffer.chunks_exact(16)).skip(1) {
@@ -209,7 +217,7 @@ impl Remote {
                     None => Wanted { buffer: self.pool.take(range.bytes)?, at: 0 },
                 };
                 self.reads.push(tag, buffer, at, range)?;
-                self.posted += 1;
+                self.note_posted(range);
                 UnderWay::Bytes { at, bytes: range.bytes }
             }
             Target::Nowhere | Target::Range(_) => UnderWay::Nothing,

@@ -55,7 +55,7 @@ impl Completions {
         unsafe { &(*self.device.context()).ops }
     }
 
-    fn fd(&self) -> BorrowedFd<'_> {
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is open.
         let fd = unsafe { (*self.channel.as_ptr()).fd };
         // SAFETY: the descriptor is open for as long as the channel, and so as `self`, is.
@@ -80,21 +80,43 @@ impl Completions {
 
     /// Sleeps until a completion after [`Self::arm`], for at most `time`. May wake for nothing.
     pub(super) fn sleep(&self, time: Duration) -> Result<(), RdmaError> {
+        self.sleep_beside(&mut [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN)], time)
+    }
+
+    /// Sleeps until a completion after [`Self::arm`], or until `other` ends or has bytes. True: it did. May wake for
+    /// nothing.
+    pub(super) fn sleep_or(&self, other: BorrowedFd<'_>, time: Duration) -> Result<bool, RdmaError> {
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(other, PollFlags::IN | PollFlags::RDHUP),
+        ];
+        self.sleep_beside(&mut fds, time)?;
+        Ok(!fds[1].revents().is_empty())
+    }
+
+    /// The first of `fds` is ours.
+    fn sleep_beside(&self, fds: &mut [PollFd<'_>], time: Duration) -> Result<(), RdmaError> {
         let time = Timespec::try_from(time).unwrap_or(Timespec { tv_sec: i64::from(i32::MAX), tv_nsec: 0 });
-        let mut fds = [PollFd::from_borrowed_fd(self.fd(), PollFlags::IN)];
-        match poll(&mut fds, Some(&time)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(()),
-            Ok(_) => {}
-            Err(errno) => return Err(RdmaError::verb("wait for a completion", errno.into())),
+        match poll(fds, Some(&time)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Ok(_) => {
+                self.acknowledge();
+                Ok(())
+            }
+            Err(errno) => Err(RdmaError::verb("wait for a completion", errno.into())),
         }
+    }
+
+    /// Takes the event of a completion, if there is one. True: there was.
+    pub(super) fn acknowledge(&self) -> bool {
         let (mut cq, mut of_cq) = (null_mut(), null_mut());
-        // SAFETY: the channel is open; both are places for a pointer.
+        // SAFETY: the channel is open and does not block; both are places for a pointer.
         let none = unsafe { ffi::ibv_get_cq_event(self.channel.as_ptr(), &raw mut cq, &raw mut of_cq) };
         if none == 0 {
             // SAFETY: the one event that was taken is of our queue, the only one on the channel.
             unsafe { ffi::ibv_ack_cq_events(self.cq.as_ptr(), 1) };
         }
-        Ok(())
+        none == 0
     }
 }
 

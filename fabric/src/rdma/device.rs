@@ -68,6 +68,8 @@ pub(super) struct Limits {
     /// READs that one queue pair has under way at once.
     pub(super) reads_issued: u8,
     pub(super) region_bytes: u64,
+    /// Receives in one shared queue; 0: it has no such queues.
+    pub(super) shared_receives: u32,
 }
 
 /// An open device. Cheap to clone; closed with its last clone, and everything made on it holds one.
@@ -78,6 +80,7 @@ struct Open {
     context: NonNull<ffi::ibv_context>,
     name: String,
     limits: Limits,
+    vendor_id: u32,
 }
 
 // SAFETY: libibverbs is thread safe (ibverbs(7)), and a context is closed once, by its owner's drop.
@@ -113,24 +116,21 @@ pub fn device_names() -> Result<Vec<String>, RdmaError> {
     };
     let names: Vec<String> =
         list.iter().filter_map(|device| Some(device.name()?.to_string_lossy().into_owned())).collect();
-    if names.is_empty() { Err(RdmaError::NoDevice { hint: no_device_hint() }) } else { Ok(names) }
+    if names.is_empty() { Err(no_device()) } else { Ok(names) }
 }
 
 /// The kernel may well have devices for which the library has no driver.
-fn no_device_hint() -> String {
+fn no_device() -> RdmaError {
     let known: Vec<String> = std::fs::read_dir("/sys/class/infiniband")
         .map(|entries| entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
         .unwrap_or_default();
-    if known.is_empty() {
-        "the kernel knows none (load the driver of the NIC, or for Soft-RoCE: modprobe rdma_rxe and then \
-         rdma link add rxe0 type rxe netdev DEV)"
-            .to_owned()
+    let without_driver = !known.is_empty();
+    let found = if without_driver {
+        format!("the kernel has {}, but libibverbs has no driver for it", known.join(", "))
     } else {
-        format!(
-            "the kernel has {}, but libibverbs has no driver for it (Debian: apt-get install ibverbs-providers)",
-            known.join(", ")
-        )
-    }
+        "the kernel knows none".to_owned()
+    };
+    RdmaError::NoDevice { found, without_driver }
 }
 
 /// The list of devices as the sys crate has it, freed when dropped.
@@ -173,6 +173,15 @@ impl Drop for RawList {
     }
 }
 
+/// The kernel's two software devices have vendor ids of their own (`RXE_VENDOR_ID`, `SIW_VENDOR_ID`), which no IEEE OUI is.
+fn software_driver(vendor_id: u32) -> Option<&'static str> {
+    match vendor_id {
+        0x00ff_ffff => Some("rdma_rxe"),
+        0x0062_6d74 => Some("siw"),
+        _ => None,
+    }
+}
+
 fn clamp_to_u8(limit: i32) -> u8 {
     u8::try_from(limit.max(0)).unwrap_or(u8::MAX)
 }
@@ -188,9 +197,9 @@ impl Device {
         // SAFETY: the device is one of the list, which is not freed yet.
         let context = unsafe { ffi::ibv_open_device(device) };
         let context = NonNull::new(context).ok_or_else(|| RdmaError::last(format!("open the RDMA device {name}")))?;
-        let unknown = Limits { send_requests: 1, completions: 1, reads_served: 1, reads_issued: 1, region_bytes: 0 };
+        let unknown = Limits { send_requests: 1, completions: 1, reads_served: 1, reads_issued: 1, region_bytes: 0, shared_receives: 0 };
         // Owned from here on, so that it is closed if the query fails.
-        let mut open = Open { context, name: name.to_owned(), limits: unknown };
+        let mut open = Open { context, name: name.to_owned(), limits: unknown, vendor_id: 0 };
         let mut attr = ffi::ibv_device_attr::default();
         // SAFETY: the context is open and `attr` is a place for what is answered.
         let failed = unsafe { ffi::ibv_query_device(context.as_ptr(), &raw mut attr) };
@@ -201,13 +210,29 @@ impl Device {
             reads_served: clamp_to_u8(attr.max_qp_rd_atom),
             reads_issued: clamp_to_u8(attr.max_qp_init_rd_atom),
             region_bytes: attr.max_mr_size,
+            shared_receives: attr.max_srq_wr.max(0) as u32,
         };
+        open.vendor_id = attr.vendor_id;
         Ok(Self(Arc::new(open)))
     }
 
     /// Its name, as in `/sys/class/infiniband`.
     pub fn name(&self) -> &str {
         &self.0.name
+    }
+
+    /// The kernel's driver: of hardware the one that its bus device is bound to.
+    pub fn driver(&self) -> Option<String> {
+        let software = software_driver(self.0.vendor_id).map(str::to_owned);
+        software.or_else(|| {
+            let link = std::fs::read_link(format!("/sys/class/infiniband/{}/device/driver", self.name())).ok()?;
+            Some(link.file_name()?.to_string_lossy().into_owned())
+        })
+    }
+
+    /// Whether a CPU does the device's work: it shows function, and no speed of RDMA.
+    pub fn is_software(&self) -> bool {
+        software_driver(self.0.vendor_id).is_some()
     }
 
     pub(super) fn limits(&self) -> Limits {

@@ -10,19 +10,18 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum RdmaError {
     /// `libibverbs.so.1` is not on this machine.
-    #[error("no library: libibverbs.so.1 is not installed (Debian: apt-get install libibverbs1 ibverbs-providers)")]
+    #[error("no library: libibverbs.so.1 is not installed ({})", self.remedy())]
     NoLibrary,
     /// The library is there, the kernel's part is not.
-    #[error(
-        "no kernel support: libibverbs is installed but the kernel's ib_uverbs is not loaded \
-         (modprobe ib_uverbs and the driver of the device, such as mlx5_ib or rdma_rxe)"
-    )]
+    #[error("no kernel support: libibverbs is installed but the kernel's ib_uverbs is not loaded ({})", self.remedy())]
     NoKernelSupport,
     /// Both are there, and no device.
-    #[error("no device: {hint}")]
+    #[error("no device: {found} ({})", self.remedy())]
     NoDevice {
-        /// What to do about it.
-        hint: String,
+        /// What there is.
+        found: String,
+        /// Whether the kernel has a device for which the library has no driver.
+        without_driver: bool,
     },
     /// Switched off by an option.
     #[error("switched off by the option that names the device")]
@@ -44,10 +43,7 @@ pub enum RdmaError {
         found: String,
     },
     /// Memory could not be pinned.
-    #[error(
-        "cannot register {bytes} bytes of memory: the limit of locked memory is {limit} \
-         (raise it: ulimit -l unlimited, LimitMEMLOCK=infinity in a systemd unit, or limits.conf)"
-    )]
+    #[error("cannot register {bytes} bytes of memory: the limit of locked memory is {limit} ({})", self.remedy())]
     LockedMemory {
         /// Bytes that were to be registered.
         bytes: usize,
@@ -120,6 +116,35 @@ impl RdmaError {
         Self::Completion { status, meaning }
     }
 
+    /// What to do about it.
+    pub fn remedy(&self) -> &'static str {
+        match self {
+            Self::NoLibrary => "Debian: apt-get install libibverbs1 ibverbs-providers",
+            Self::NoKernelSupport => {
+                "modprobe ib_uverbs and the driver of the device, such as mlx5_ib or rdma_rxe; in a container: on its host"
+            }
+            Self::NoDevice { without_driver: true, .. } => "Debian: apt-get install ibverbs-providers",
+            Self::NoDevice { .. } => {
+                "load the driver of the NIC, or for Soft-RoCE: modprobe rdma_rxe and then \
+                 rdma link add rxe0 type rxe netdev DEV"
+            }
+            Self::SwitchedOff | Self::NoSuchDevice { .. } => "name a device that is there, or none: auto",
+            Self::NotOwned { .. } => {
+                "reach the server by an address that belongs to a network interface of a device, or name the device"
+            }
+            Self::LockedMemory { .. } => {
+                "raise it: ulimit -l unlimited, LimitMEMLOCK=infinity in a systemd unit, or limits.conf"
+            }
+            Self::Verb { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                "make /dev/infiniband/uverbs* readable and writable to this user"
+            }
+            Self::Verb { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                "in a container: give it the devices /dev/infiniband/uverbs*"
+            }
+            _ => "see the kernel's log (dmesg)",
+        }
+    }
+
     /// Whether this host or its peer has no RDMA at all, rather than: it should work and does not.
     pub fn is_absence(&self) -> bool {
         matches!(self, Self::NoLibrary | Self::NoKernelSupport | Self::NoDevice { .. } | Self::SwitchedOff)
@@ -132,8 +157,8 @@ mod tests {
 
     #[test]
     fn the_three_absences_are_told_apart_and_say_what_to_do() {
-        let hint = "rdma link add rxe0 type rxe netdev eth0".to_owned();
-        let all = [RdmaError::NoLibrary, RdmaError::NoKernelSupport, RdmaError::NoDevice { hint }];
+        let no_device = RdmaError::NoDevice { found: "the kernel knows none".to_owned(), without_driver: false };
+        let all = [RdmaError::NoLibrary, RdmaError::NoKernelSupport, no_device];
         let texts: Vec<String> = all.iter().map(ToString::to_string).collect();
         for (text, remedy) in texts.iter().zip(["apt-get install", "modprobe ib_uverbs", "rdma link add"]) {
             assert!(text.contains(remedy), "{text}");

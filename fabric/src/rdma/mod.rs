@@ -3,7 +3,7 @@
 //! | layer | what it has |
 //! | --- | --- |
 //! | device and memory | [`Port`], [`Domain`], [`RemoteReadable`], [`BufferPool`], [`Buffer`] |
-//! | queue pair and completions | [`Acceptor`] and [`Accepted`] on the serving side, [`Unconnected`] and [`Reads`] on the reading one |
+//! | queue pair and completions | [`Acceptor`] and [`Accepted`] on the serving side, [`Unconnected`] and [`Reads`] on the reading one; [`Exchange`] on both, for messages |
 //!
 //! Ownership is the order of tear-down: whatever is made on something holds it. A [`Reads`] owns the buffers of its
 //! READs until their completions have been seen, or the queue pair is destroyed.
@@ -17,7 +17,9 @@ mod completions;
 mod device;
 mod error;
 mod gid;
+mod inventory;
 mod memory;
+mod messages;
 mod pool;
 mod port;
 mod queue_pair;
@@ -29,7 +31,9 @@ mod tests;
 pub use device::{Device, DeviceChoice, device_names};
 pub use error::RdmaError;
 pub use gid::{GidEntry, GidKind, LinkLayer};
+pub use inventory::{DeviceReport, FileSystem, Inventory, LockedMemory, OpenedDevice, PortReport, Problem};
 pub use memory::{Domain, RemoteReadable};
+pub use messages::{Channel, Exchange, MESSAGE_BYTES, MessageEnd};
 pub use pool::{Buffer, BufferPool};
 pub use port::Port;
 pub use queue_pair::{Accepted, Acceptor, Endpoint};

@@ -13,10 +13,7 @@ impl Device {
     /// The port to speak from, or what is wrong with it.
     fn port(&self, number: u8, gids: &[GidEntry], local: IpAddr) -> Result<(Port, Fit), String> {
         let attr = self.port_attr(number).map_err(|error| error.to_string())?;
-        let layer = match u32::from(attr.link_layer) {
-            ffi::IBV_LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
-            _ => LinkLayer::InfiniBand,
-        };
+        let layer = link_layer(&attr);
         if attr.state != ffi::ibv_port_state::IBV_PORT_ACTIVE {
             return Err(format!("{}/{number} is not active", self.name()));
         }
@@ -38,8 +35,16 @@ impl Device {
             is_routed: layer == LinkLayer::Ethernet || attr.flags & GRH_REQUIRED != 0,
             message_bytes: attr.max_msg_sz,
             speed_mbps: speed_mbps(attr.active_width, attr.active_speed),
+            fit,
         };
         Ok((port, fit))
+    }
+}
+
+pub(super) fn link_layer(attr: &ffi::ibv_port_attr) -> LinkLayer {
+    match u32::from(attr.link_layer) {
+        ffi::IBV_LINK_LAYER_ETHERNET => LinkLayer::Ethernet,
+        _ => LinkLayer::InfiniBand,
     }
 }
 
@@ -48,7 +53,7 @@ fn or_nothing(texts: &[String]) -> String {
 }
 
 /// Lanes times the rate of one, as `ibv_devinfo` names them; 0 = unknown.
-fn speed_mbps(width: u8, speed: u8) -> u32 {
+pub(super) fn speed_mbps(width: u8, speed: u8) -> u32 {
     let lanes = match width {
         1 => 1,
         2 => 4,
@@ -85,6 +90,7 @@ pub struct Port {
     /// Longest message of one request.
     pub(super) message_bytes: u32,
     speed_mbps: u32,
+    fit: Fit,
 }
 
 impl Port {
@@ -138,6 +144,20 @@ impl Port {
         &self.device
     }
 
+    /// Why this one.
+    pub fn why(&self) -> &'static str {
+        match (self.layer, self.fit) {
+            (LinkLayer::InfiniBand, _) => {
+                "InfiniBand is addressed by LID, whatever the address of the control connection"
+            }
+            (_, Fit::Exact) => "its RoCE v2 GID is this host's address of the control connection",
+            (_, Fit::V4 | Fit::V6) => "the control connection stays on this host, so that any address of it will do",
+            (_, Fit::LinkLocal) => {
+                "the control connection stays on this host, and there is no better than a link-local GID"
+            }
+        }
+    }
+
     /// Path MTU in bytes.
     pub fn mtu_bytes(&self) -> u32 {
         128 << self.mtu
@@ -159,6 +179,9 @@ impl fmt::Display for Port {
         write!(f, ", MTU {}", self.mtu_bytes())?;
         if self.speed_mbps > 0 {
             write!(f, ", {} Gb/s", f64::from(self.speed_mbps) / 1000.0)?;
+        }
+        if self.device.is_software() {
+            f.write_str(", software")?;
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use ffi::ibv_qp_attr_mask as mask;
 use ibverbs_sys as ffi;
 
 use super::completions::Completions;
+use super::messages::SharedQueue;
 use super::{Domain, Port, RdmaError};
 
 /// 4.096 µs x 2^14 = 67 ms to wait for an acknowledgement before sending again…
@@ -73,9 +74,12 @@ pub(super) struct QueuePair {
     qp: Option<NonNull<ffi::ibv_qp>>,
     first_packet: u32,
     access: Access,
+    /// Bytes that a request may carry itself, instead of naming a buffer.
+    inline_bytes: usize,
     port: Port,
     // After `qp` is gone.
     completions: Arc<Completions>,
+    _shared: Option<Arc<SharedQueue>>,
     _domain: Domain,
 }
 
@@ -85,7 +89,7 @@ unsafe impl Send for QueuePair {}
 unsafe impl Sync for QueuePair {}
 
 impl QueuePair {
-    /// A new one, in the initial state, with room for `sends` requests.
+    /// A new one, in the initial state, with room for `sends` requests. It receives no messages.
     pub(super) fn new(
         domain: &Domain,
         port: &Port,
@@ -93,35 +97,74 @@ impl QueuePair {
         sends: u32,
         access: Access,
     ) -> Result<Self, RdmaError> {
+        Self::create(domain, port, completions, (sends, 0), access, None)
+    }
+
+    /// One that receives messages from the shared queue. Its requests carry up to `inline_bytes` bytes themselves, or
+    /// none where the device does not do that.
+    pub(super) fn with_messages(
+        domain: &Domain,
+        port: &Port,
+        completions: &Arc<Completions>,
+        (sends, inline_bytes): (u32, u32),
+        access: Access,
+        shared: &Arc<SharedQueue>,
+    ) -> Result<Self, RdmaError> {
+        Self::create(domain, port, completions, (sends, inline_bytes), access, Some(shared))
+            .or_else(|_| Self::create(domain, port, completions, (sends, 0), access, Some(shared)))
+    }
+
+    fn create(
+        domain: &Domain,
+        port: &Port,
+        completions: &Arc<Completions>,
+        (sends, inline_bytes): (u32, u32),
+        access: Access,
+        shared: Option<&Arc<SharedQueue>>,
+    ) -> Result<Self, RdmaError> {
         let cq = completions.queue();
         let mut attr = ffi::ibv_qp_init_attr {
             qp_context: null_mut(),
             send_cq: cq,
             recv_cq: cq,
-            srq: null_mut(),
+            srq: shared.map_or(null_mut(), |shared| shared.queue()),
             cap: ffi::ibv_qp_cap {
                 max_send_wr: sends.min(domain.device().limits().send_requests),
                 max_recv_wr: 1,
                 max_send_sge: 1,
                 max_recv_sge: 1,
-                max_inline_data: 0,
+                max_inline_data: inline_bytes,
             },
             qp_type: ffi::ibv_qp_type::IBV_QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: domain and completion queue live, and are held for as long as the queue pair.
+        // SAFETY: domain, completion queue and shared queue live, and are held for as long as the queue pair.
         let qp = unsafe { ffi::ibv_create_qp(domain.pd(), &raw mut attr) };
         let qp = NonNull::new(qp).ok_or_else(|| RdmaError::last("create a queue pair"))?;
         let pair = Self {
             qp: Some(qp),
             first_packet: rand::random::<u32>() >> (32 - NUMBER_BITS),
             access,
+            inline_bytes: attr.cap.max_inline_data as usize,
             port: port.clone(),
             completions: completions.clone(),
+            _shared: shared.cloned(),
             _domain: domain.clone(),
         };
         pair.initialize()?;
         Ok(pair)
+    }
+
+    pub(super) fn inline_bytes(&self) -> usize {
+        self.inline_bytes
+    }
+
+    /// Has it take part in nothing any more: what is under way ends with an error.
+    pub(super) fn fail(&self) {
+        let mut attr = ffi::ibv_qp_attr { qp_state: ffi::ibv_qp_state::IBV_QPS_ERR, ..Default::default() };
+        if let Err(error) = self.modify("end a queue pair", &mut attr, mask::IBV_QP_STATE) {
+            tracing::warn!(%error, "a queue pair goes on until it is destroyed");
+        }
     }
 
     pub(super) fn port(&self) -> &Port {
@@ -151,12 +194,16 @@ impl QueuePair {
         self.modify("initialize a queue pair", &mut attr, bits)
     }
 
+    pub(super) fn number(&self) -> u32 {
+        // SAFETY: the queue pair lives.
+        self.qp.map_or(0, |qp| unsafe { (*qp.as_ptr()).qp_num })
+    }
+
     /// What the peer is to be told.
     pub(super) fn endpoint(&self) -> Endpoint {
         let limits = self.port.device.limits();
         Endpoint {
-            // SAFETY: the queue pair lives.
-            number: self.qp.map_or(0, |qp| unsafe { (*qp.as_ptr()).qp_num }),
+            number: self.number(),
             first_packet: self.first_packet,
             gid: self.port.gid,
             lid: self.port.lid,

@@ -1,5 +1,7 @@
 //! On real verbs: two ends in this process. Needs a device: `scripts/guest`.
 
+mod faults;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::ptr::null_mut;
 use std::sync::Arc;
@@ -26,7 +28,11 @@ struct Server {
 
 impl Server {
     fn new() -> Self {
-        let port = Port::find(&DeviceChoice::Auto, IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("a device");
+        Self::on("auto")
+    }
+
+    fn on(device: &str) -> Self {
+        let port = Port::find(&device.parse().unwrap(), IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("a device");
         let region = Region::memfd(2 * BYTES).unwrap();
         region.allocate(0, 2 * BYTES).unwrap();
         (0..BYTES / 8).for_each(|word| region.store(word, word));

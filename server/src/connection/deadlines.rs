@@ -59,6 +59,6 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
         }
         turn.metrics.timed_out.add(1);
         // The connection is over either way.
-        let _ = self.output.flush(&mut self.stream, turn.service.store.memory().region());
+        let _ = self.flush(turn);
     }
 }

@@ -3,6 +3,7 @@
 //! It knows nothing of the event loop: it is told that its socket may be ready and given a turn,
 //! in which it reads what has come, answers all of it, and writes once.
 
+mod carrier;
 mod deadlines;
 mod requests;
 
@@ -15,12 +16,13 @@ use sidestep_core::message::RequestHeader;
 use sidestep_fabric::region::Region;
 use tracing::debug;
 
+pub(crate) use self::carrier::Carrier;
 use crate::backing::Backing;
 use crate::control::Handshake;
 use crate::input::Input;
-use crate::metrics::WorkerMetrics;
+use crate::metrics::{Carried, WorkerMetrics};
 use crate::output::Output;
-use crate::rdma::QueuePair;
+use crate::rdma::{Channel, Messages, QueuePair};
 use crate::service::Service;
 use crate::sessions::Attached;
 use crate::store::Reservation;
@@ -37,6 +39,9 @@ pub(crate) struct Turn<'a, M = Region> {
     pub(crate) input: &'a mut Input,
     /// An empty buffer for replies.
     pub(crate) spare: &'a mut Vec<u8>,
+    pub(crate) messages: &'a mut Messages,
+    /// By which the worker knows the connection.
+    pub(crate) seat: usize,
     pub(crate) now: Instant,
     /// Bytes to receive and send, more or less, before it is the next one's turn.
     pub(crate) budget: usize,
@@ -107,6 +112,12 @@ pub(crate) struct Connection<S, M: Backing = Region> {
     send_by: Option<Instant>,
     /// By which the client's NIC reads the table: as long as the connection.
     queue_pair: Option<QueuePair>,
+    /// Carries all frames in place of the socket, which stays open as a sign of life.
+    channel: Option<Channel>,
+    /// The same, from when the reply that tells the client of it has been sent over the socket.
+    next_channel: Option<Channel>,
+    /// While there is a channel: whether the socket may have ended.
+    socket_ready: bool,
 }
 
 impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
@@ -124,6 +135,9 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
             receive_by: Some(now + handshake),
             send_by: None,
             queue_pair: None,
+            channel: None,
+            next_channel: None,
+            socket_ready: false,
         }
     }
 
@@ -131,8 +145,29 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
         &mut self.stream
     }
 
+    /// What carries its frames.
+    pub(crate) fn carried(&self) -> Carried {
+        if self.channel.is_some() { Carried::Messages } else { Carried::Socket }
+    }
+
+    /// The channels that it had, to be closed.
+    pub(crate) fn take_channels(&mut self) -> impl Iterator<Item = Channel> + use<S, M> {
+        self.channel.take().into_iter().chain(self.next_channel.take())
+    }
+
+    /// Something happened on the message channel.
+    pub(crate) fn messages_ready(&mut self) {
+        if self.channel.is_some() {
+            (self.readable, self.writable) = (true, true);
+        }
+    }
+
     /// The socket may be ready for this.
     pub(crate) fn ready(&mut self, readable: bool, writable: bool, hung_up: bool) {
+        if self.channel.is_some() {
+            self.socket_ready |= readable || hung_up;
+            return;
+        }
         self.readable |= readable || hung_up;
         self.writable |= writable;
         self.hung_up |= hung_up;
@@ -154,10 +189,13 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
 
     fn run(&mut self, turn: &mut Turn<'_, M>) -> io::Result<Next> {
         let mut budget = turn.budget;
+        if std::mem::take(&mut self.socket_ready) {
+            self.check_socket(turn.metrics)?;
+        }
         loop {
             self.consume(turn);
             let full = self.output.is_full();
-            if self.readable && !full && budget > 0 {
+            if self.readable && !full && budget > 0 && self.next_channel.is_none() {
                 budget = budget.saturating_sub(self.receive(turn)?);
                 continue;
             }
@@ -166,6 +204,10 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
             }
             if !self.output.is_empty() {
                 return Ok(Next::Wait);
+            }
+            if self.next_channel.is_some() {
+                self.change_over(turn)?;
+                continue;
             }
             if full && budget > 0 {
                 continue; // there may be requests in the buffer that were waiting for room
@@ -177,25 +219,61 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
                 return Ok(Next::Close);
             }
             match self.phase {
-                Phase::Closing(false) => self.shut(turn.now)?,
+                Phase::Closing(false) => {
+                    // The end of the socket must not overtake the last replies.
+                    if let Some(channel) = &self.channel
+                        && !turn.messages.is_delivered(channel)
+                    {
+                        return Ok(Next::Wait);
+                    }
+                    self.shut(turn.now)?;
+                }
                 Phase::Open(_, Body::Frames) if turn.stopping => self.phase = Phase::Closing(false),
                 _ => return Ok(Next::Wait),
             }
         }
     }
 
+    /// From here on the message channel carries everything: the client has been told of it, and may have used it already.
+    fn change_over(&mut self, turn: &mut Turn<'_, M>) -> io::Result<()> {
+        if !turn.input.is_empty() {
+            turn.metrics.malformed.add(1);
+            return Err(io::Error::other("expected nothing behind a connect for messages, found more requests"));
+        }
+        self.channel = self.next_channel.take();
+        (self.readable, self.writable, self.socket_ready) = (true, true, false);
+        self.check_socket(turn.metrics)
+    }
+
+    /// Beside a channel the socket only tells of its end.
+    fn check_socket(&mut self, metrics: &WorkerMetrics) -> io::Result<()> {
+        match self.stream.read(&mut [0; 1]) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => {
+                metrics.malformed.add(1);
+                Err(io::Error::other("expected nothing on the socket beside a message channel, found bytes"))
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// One read: into the item of a large value that is on its way, else into the buffer.
     fn receive(&mut self, turn: &mut Turn<'_, M>) -> io::Result<usize> {
+        let mut carrier = match &self.channel {
+            None => Carrier::Socket(&mut self.stream),
+            Some(channel) => Carrier::Channel(turn.messages, channel),
+        };
         let (result, room) = match &mut self.phase {
             Phase::Open(_, Body::Large(large)) => {
                 let offset = large.reservation.offset() + large.filled as u64;
-                let result =
-                    turn.service.store.memory().region().receive_into(self.stream.as_fd(), offset, large.left());
+                let region = turn.service.store.memory().region();
+                let result = carrier.receive_into(region, offset, large.left());
                 (result, large.left())
             }
             _ => {
                 let room = turn.input.room();
-                (self.stream.read(room), room.len())
+                (carrier.receive(room), room.len())
             }
         };
         let received = match result {
@@ -223,8 +301,16 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
         Ok(received)
     }
 
+    fn flush(&mut self, turn: &mut Turn<'_, M>) -> io::Result<usize> {
+        let carrier = match &self.channel {
+            None => Carrier::Socket(&mut self.stream),
+            Some(channel) => Carrier::Channel(turn.messages, channel),
+        };
+        self.output.flush(carrier, turn.service.store.memory().region())
+    }
+
     fn send(&mut self, turn: &mut Turn<'_, M>) -> io::Result<usize> {
-        let sent = self.output.flush(&mut self.stream, turn.service.store.memory().region())?;
+        let sent = self.flush(turn)?;
         self.writable = self.output.is_empty();
         if self.writable {
             self.send_by = None;

@@ -13,6 +13,7 @@ use crate::control::{Step, refusal};
 use crate::frame::{self, Frame, Request};
 use crate::metrics::WorkerMetrics;
 use crate::output::Output;
+use crate::rdma::Connected;
 use crate::service::{Caller, Superseded};
 
 /// Requests whose memory is fetched ahead: about as many misses as a core has under way at once.
@@ -22,7 +23,7 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
     /// Answers what has been received, as far as there is room for replies.
     pub(super) fn consume(&mut self, turn: &mut Turn<'_, M>) {
         let mut prefetched = 0;
-        while !self.output.is_full() {
+        while !self.output.is_full() && self.next_channel.is_none() {
             if turn.input.position() >= prefetched && matches!(self.phase, Phase::Open(_, Body::Frames)) {
                 prefetched = turn.input.position() + prefetch(turn);
             }
@@ -109,7 +110,18 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
                 turn.input.advance(used);
             }
             Frame::Whole(request, used) if request.op == Op::Connect => {
-                let status = turn.service.connect(&request, &mut self.queue_pair, output);
+                let messages = match self.channel {
+                    None => Ok((&mut *turn.messages, turn.seat)),
+                    Some(_) => Err("this connection's frames are carried by messages already"),
+                };
+                let status = match turn.service.connect(&request, messages, output) {
+                    Ok(Connected { reads, channel }) => {
+                        self.queue_pair = reads.or(self.queue_pair.take());
+                        self.next_channel = channel;
+                        Status::Ok
+                    }
+                    Err(status) => status,
+                };
                 turn.metrics.outcome(Op::Connect, status);
                 turn.input.advance(used);
                 self.receive_by = None;

@@ -18,6 +18,7 @@ struct Bench {
     client: UnixStream,
     input: Input,
     spare: Vec<u8>,
+    messages: Messages,
     now: Instant,
     stopping: bool,
 }
@@ -41,7 +42,16 @@ impl Bench {
         }
         let now = Instant::now();
         let connection = Connection::new(server, now, timeouts.handshake);
-        Self { service, connection, client, input: Input::new(), spare: Vec::new(), now, stopping: false }
+        Self {
+            service,
+            connection,
+            client,
+            input: Input::new(),
+            spare: Vec::new(),
+            messages: Messages::default(),
+            now,
+            stopping: false,
+        }
     }
 
     /// A bench whose client is let in.
@@ -64,10 +74,12 @@ impl Bench {
         let mut guard = crossbeam_epoch::pin();
         let mut turn = Turn {
             service: &self.service,
-            metrics: self.service.metrics.worker(0),
+            metrics: self.service.metrics.worker(0, Carried::Socket),
             guard: &mut guard,
             input: &mut self.input,
             spare: &mut self.spare,
+            messages: &mut self.messages,
+            seat: 0,
             now: self.now,
             budget,
             stopping: self.stopping,

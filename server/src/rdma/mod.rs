@@ -1,17 +1,22 @@
-//! The `rdma` path: segments that clients' NICs read, and the queue pairs they do it by.
+//! The RDMA paths: segments that clients' NICs read, the queue pairs they do it by, and message channels.
 //!
-//! After a queue pair is connected this process has nothing to do with what is read.
+//! After a queue pair for READs is connected this process has nothing to do with what is read.
 
+mod messages;
 mod segments;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use sidestep_core::handshake::{QueuePairEnd, QueuePairReply, QueuePairRequest, RdmaOffer, decode_body, encode_body};
-use sidestep_fabric::rdma::{Accepted, Acceptor, DeviceChoice, Domain, Endpoint, Port, RdmaError};
+use sidestep_core::handshake::{
+    MessagesEnd, QueuePairEnd, QueuePairReply, QueuePairRequest, RdmaOffer, ReadsReply, decode_body, encode_body,
+};
+pub(crate) use sidestep_fabric::rdma::Channel;
+use sidestep_fabric::rdma::{Accepted, Acceptor, DeviceChoice, Domain, Endpoint, MessageEnd, Port, RdmaError};
 use sidestep_fabric::region::Region;
 
 use crate::error::ServerError;
+pub(crate) use messages::Messages;
 use segments::Segments;
 
 /// A client's way to read. Dropping it ends that.
@@ -20,6 +25,7 @@ pub(crate) type QueuePair = Accepted;
 /// The device, and what is exposed on it.
 #[derive(Debug)]
 pub(crate) struct Rdma {
+    domain: Domain,
     acceptor: Acceptor,
     segments: Arc<Segments>,
 }
@@ -40,7 +46,7 @@ impl Rdma {
         let port = Port::find(choice, listening_on)?;
         let domain = Domain::new(port.device())?;
         let acceptor = Acceptor::new(&domain, &port)?;
-        Ok(Self { acceptor, segments: Arc::new(Segments::new(domain)) })
+        Ok(Self { segments: Arc::new(Segments::new(domain.clone())), domain, acceptor })
     }
 
     /// Has the segments of this region exposed as they are taken into use.
@@ -61,14 +67,45 @@ impl Rdma {
         RdmaOffer { port: self.acceptor.port().to_string() }
     }
 
-    /// Connects a new queue pair to the one that a client tells of. Returns it with the body of the reply.
-    pub(crate) fn connect(&self, request: &[u8]) -> Result<(QueuePair, Vec<u8>), String> {
-        let QueuePairRequest { end } = decode_body(request)?;
-        let (root_address, root_rkey) = self.segments.root().ok_or("the first segment is not registered")?;
-        let pair = self.acceptor.accept(&endpoint(&end)).map_err(|error| error.to_string())?;
-        let body = encode_body(&QueuePairReply { end: end_of(&pair.endpoint()), root_address, root_rkey })?;
-        Ok((pair, body))
+    /// Connects what a client's request asks for. `messages` has the channel that may be opened for the seat, or why none
+    /// may be. Returns it all with the body of the reply.
+    pub(crate) fn connect(
+        &self,
+        request: &[u8],
+        messages: Result<(&mut Messages, usize), &str>,
+    ) -> Result<(Connected, Vec<u8>), String> {
+        let QueuePairRequest { reads, messages: wanted } = decode_body(request)?;
+        let reads = reads.map(|end| self.accept_reads(&end)).transpose()?;
+        let (reads, reads_reply) = reads.unzip();
+        let mut reply = QueuePairReply { reads: reads_reply, messages: None };
+        let Some(MessagesEnd { end, receives }) = wanted else {
+            return Ok((Connected { reads, channel: None }, encode_body(&reply)?));
+        };
+        let (messages, seat) = messages?;
+        let peer = MessageEnd { endpoint: endpoint(&end), receives };
+        let (channel, ours) = messages.accept(self, &peer, seat).map_err(|error| error.to_string())?;
+        reply.messages = Some(MessagesEnd { end: end_of(&ours.endpoint), receives: ours.receives });
+        match encode_body(&reply) {
+            Ok(body) => Ok((Connected { reads, channel: Some(channel) }, body)),
+            Err(reason) => {
+                messages.close(channel);
+                Err(reason)
+            }
+        }
     }
+
+    fn accept_reads(&self, end: &QueuePairEnd) -> Result<(QueuePair, ReadsReply), String> {
+        let (root_address, root_rkey) = self.segments.root().ok_or("the first segment is not registered")?;
+        let pair = self.acceptor.accept(&endpoint(end)).map_err(|error| error.to_string())?;
+        let reply = ReadsReply { end: end_of(&pair.endpoint()), root_address, root_rkey };
+        Ok((pair, reply))
+    }
+}
+
+/// What a client asked for.
+pub(crate) struct Connected {
+    pub(crate) reads: Option<QueuePair>,
+    pub(crate) channel: Option<Channel>,
 }
 
 fn endpoint(end: &QueuePairEnd) -> Endpoint {

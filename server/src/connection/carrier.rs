@@ -1,0 +1,46 @@
+//! What carries a connection's bytes: its socket, or a message channel.
+
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+
+use sidestep_fabric::region::Region;
+
+use crate::rdma::{Channel, Messages};
+
+/// The way of a connection's bytes for the moment. It does not block; nothing is sent or received in part of a call.
+pub(crate) enum Carrier<'a, S> {
+    Socket(&'a mut S),
+    Channel(&'a mut Messages, &'a Channel),
+}
+
+impl<S: Read + Write + AsFd> Carrier<'_, S> {
+    pub(crate) fn receive(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Socket(stream) => stream.read(into),
+            Self::Channel(messages, channel) => messages.receive(channel, into),
+        }
+    }
+
+    /// Into the region, from byte `offset` on.
+    pub(crate) fn receive_into(&mut self, region: &Region, offset: u64, bytes: usize) -> io::Result<usize> {
+        match self {
+            Self::Socket(stream) => region.receive_into(stream.as_fd(), offset, bytes),
+            Self::Channel(messages, channel) => messages.receive_into(channel, region, offset, bytes),
+        }
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Socket(stream) => stream.write(bytes),
+            Self::Channel(messages, channel) => messages.send(channel, bytes),
+        }
+    }
+
+    /// `prefix`, and after it bytes of the region.
+    pub(crate) fn send_from(&mut self, prefix: &[u8], region: &Region, offset: u64, bytes: usize) -> io::Result<usize> {
+        match self {
+            Self::Socket(stream) => region.send_to(stream.as_fd(), prefix, offset, bytes),
+            Self::Channel(messages, channel) => messages.send_from(channel, prefix, region, (offset, bytes)),
+        }
+    }
+}
