@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 /// A program of this workspace, built beside the test that runs.
 pub fn program(name: &str) -> PathBuf {
@@ -83,6 +83,19 @@ impl ServerProcess {
         kill_process(pid, signal).expect("the process is there");
     }
 
+    /// Stops every thread of it, and returns when they are. `Signal::CONT` lets them go on.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+        let waited = waitpid(Some(Pid::from_child(&self.child)), WaitOptions::UNTRACED);
+        let (_, status) = waited.expect("a child").expect("a status");
+        assert!(status.stopped(), "{status:?}");
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for its end.
     pub fn wait(&mut self) -> ExitStatus {
         self.child.wait().expect("it ends")
@@ -96,10 +109,13 @@ impl ServerProcess {
 
     /// User and system time so far, in clock ticks, of `/proc/PID/stat`.
     pub fn cpu_ticks(&self) -> u64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("a live process");
-        // After the parenthesized name: state is field 3, utime 14, stime 15.
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        fields[11].parse::<u64>().expect("utime") + fields[12].parse::<u64>().expect("stime")
+        ticks(&format!("/proc/{}/stat", self.child.id())).1
+    }
+
+    /// The same of each of its threads, with their names: to say which one did what.
+    pub fn thread_ticks(&self) -> Vec<(String, u64)> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).expect("a live process");
+        threads.map(|thread| ticks(&format!("{}/stat", thread.expect("a thread").path().display()))).collect()
     }
 
     /// The ticks once they stand still. After a start and after writes the server prepares memory for the next ones.
@@ -122,6 +138,16 @@ impl Drop for ServerProcess {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Name and ticks of a process or a thread.
+fn ticks(stat: &str) -> (String, u64) {
+    let stat = std::fs::read_to_string(stat).expect("it lives");
+    let (name, rest) = stat.rsplit_once(')').expect("a name in parentheses");
+    // Behind the name: state is field 3, utime 14, stime 15.
+    let fields: Vec<&str> = rest.split_whitespace().collect();
+    let name = name.split_once('(').map_or("", |(_, name)| name);
+    (name.to_owned(), fields[11].parse::<u64>().expect("utime") + fields[12].parse::<u64>().expect("stime"))
 }
 
 /// A folder on tmpfs, where a table's file is memory and outlives its server.

@@ -61,6 +61,11 @@ fn put_get_delete(path: Path) {
     assert!(!session.delete(b"key").unwrap());
     assert_eq!(setup.get(&mut session, b"key"), None);
     assert!(session.put(b"key", b"three").unwrap() > second);
+    // Writes go through the server's CPU on every path, by messages where there is a queue pair.
+    let by = if matches!(path, Path::Rdma | Path::RdmaRpc) { "rdma_rpc" } else { "tcp" };
+    let stats = session.stats().unwrap();
+    assert_eq!(stats.client(&format!("{by}_put_ok")), Some(3));
+    assert_eq!(stats.server(&format!("{by}_put_ok")), Some(3));
 }
 
 fn compare_and_put(path: Path) {
@@ -379,4 +384,6 @@ conformance! {
     shm: Path::Shm;
     #[ignore = "needs an RDMA device: scripts/guest"]
     rdma: Path::Rdma;
+    #[ignore = "needs an RDMA device: scripts/guest"]
+    rdma_rpc: Path::RdmaRpc;
 }

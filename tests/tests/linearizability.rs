@@ -31,10 +31,22 @@ struct HistoryClient {
 
 impl HistoryClient {
     fn start(server: &str, folder: &Path, index: u32, operations: u64, seed: u64, more: &[&str]) -> Self {
+        Self::start_with(SESSIONS, server, folder, index, operations, seed, more)
+    }
+
+    fn start_with(
+        sessions: &str,
+        server: &str,
+        folder: &Path,
+        index: u32,
+        operations: u64,
+        seed: u64,
+        more: &[&str],
+    ) -> Self {
         let output = folder.join(format!("{index}.jsonl"));
         let first_client = (index * 100).to_string();
         let mut child = Command::new(env!("CARGO_BIN_EXE_history-client"))
-            .args(["--server", server, "--sessions", SESSIONS, "--first-client", &first_client])
+            .args(["--server", server, "--sessions", sessions, "--first-client", &first_client])
             .args(["--operations", &operations.to_string(), "--seed", &seed.to_string()])
             .arg("--output")
             .arg(&output)
@@ -156,4 +168,69 @@ fn simulated_histories() {
         check_or_keep("simulated", &history).unwrap_or_else(|text| panic!("SIDESTEP_SIM_SEED={seed}: {text}"));
     }
     assert!(reads > 10_000, "{reads}");
+}
+
+/// On real verbs, all paths beside each other. Needs a device: `scripts/guest`.
+mod rdma {
+    use super::*;
+
+    /// Of each client process: a writer by every path, and every way to read.
+    const SESSIONS: &str = "rdma-cached,rdma,shm-cached,tcp,rdma-rpc";
+
+    /// Less than elsewhere: a guest's processor is slow.
+    fn operations() -> u64 {
+        number("SIDESTEP_HISTORY_OPERATIONS", 16_000)
+    }
+
+    #[test]
+    #[ignore = "needs an RDMA device: scripts/guest"]
+    fn operations_on_all_paths_at_once() {
+        let (operations, seed) = (operations(), number("SIDESTEP_SEED", 1));
+        let folder = tmpfs_folder();
+        let server = ServerProcess::start("127.0.0.1:0", &["--memory", "64MiB", "--segment", "1MiB", "--workers", "2"]);
+        let mut clients: Vec<HistoryClient> = (0..2)
+            .map(|index| {
+                HistoryClient::start_with(SESSIONS, server.address(), folder.path(), index, operations / 2, seed, &[])
+            })
+            .collect();
+        clients.iter_mut().for_each(HistoryClient::begin);
+        let mut counters = HashMap::new();
+        let history: Vec<Operation> = clients.into_iter().flat_map(|client| client.end(&mut counters)).collect();
+        let report = explained("rdma", &history, seed);
+        println!("{counters:?}");
+        assert!(report.operations as u64 >= operations, "{report:?}");
+        assert!(report.overlaps as u64 > operations / 20, "hardly anything met anything: {report:?}");
+        for name in
+            ["rdma_get_found", "shm_get_found", "tcp_get_found", "location_cache_hits", "location_cache_dropped"]
+        {
+            assert!(counters[name] > 0, "{name}: {counters:?}");
+        }
+        assert_eq!((counters["path_fallbacks"], counters["rdma_errors"]), (0, 0));
+    }
+
+    /// Readers by `rdma` must not answer from the memory of a server that is dead, nor from what they remember of it.
+    #[test]
+    #[ignore = "needs an RDMA device: scripts/guest"]
+    fn histories_across_kills() {
+        const KILLS: u64 = 3;
+        let (operations, seed) = (operations() / 4, number("SIDESTEP_SEED", 1));
+        let folder = tmpfs_folder();
+        let data = folder.path().join("table");
+        let arguments = ["--memory", "64MiB", "--segment", "1MiB", "--data", data.to_str().expect("a name")];
+        let mut server = ServerProcess::start("127.0.0.1:0", &arguments);
+        let address = server.address().to_owned();
+        let mut client =
+            HistoryClient::start_with(SESSIONS, &address, folder.path(), 0, operations, seed, &["--may-lose-server"]);
+        client.begin();
+        for kill in 1..=KILLS {
+            client.wait_for(kill * operations / (KILLS + 1));
+            server.kill();
+            server = ServerProcess::start(&address, &arguments);
+        }
+        let mut counters = HashMap::new();
+        let report = explained("rdma-kills", &client.end(&mut counters), seed);
+        println!("{counters:?}");
+        assert!(report.operations as u64 > operations / 4, "{report:?}");
+        assert!(counters["rdma_get_found"] > 0 && counters["connections_lost"] > 0, "{counters:?}");
+    }
 }

@@ -16,7 +16,7 @@ struct Cli {
     /// The server's address
     #[arg(long)]
     server: String,
-    /// tcp, shm or shm-cached, for each thread
+    /// tcp, shm, shm-cached, rdma, rdma-cached or rdma-rpc, for each thread
     #[arg(long, value_delimiter = ',', required = true)]
     sessions: Vec<Via>,
     /// Operations of all threads together

@@ -26,6 +26,12 @@ pub enum Via {
     Shm,
     /// From the server's memory, with a location cache.
     ShmCached,
+    /// From the server's memory, by the NIC.
+    Rdma,
+    /// From the server's memory, by the NIC, with a location cache.
+    RdmaCached,
+    /// Through the server's CPU, over a queue pair.
+    RdmaRpc,
 }
 
 impl FromStr for Via {
@@ -35,18 +41,30 @@ impl FromStr for Via {
             "tcp" => Ok(Self::Tcp),
             "shm" => Ok(Self::Shm),
             "shm-cached" => Ok(Self::ShmCached),
-            _ => Err(format!("expected tcp, shm or shm-cached, found {name:?}")),
+            "rdma" => Ok(Self::Rdma),
+            "rdma-cached" => Ok(Self::RdmaCached),
+            "rdma-rpc" => Ok(Self::RdmaRpc),
+            _ => Err(format!("expected tcp, shm, shm-cached, rdma, rdma-cached or rdma-rpc, found {name:?}")),
         }
     }
 }
 
 impl Via {
     fn options(self) -> Options {
-        match self {
-            Self::Tcp => Options::default().path(PathMode::Require(Path::Tcp)),
-            Self::Shm => Options::default().path(PathMode::Require(Path::Shm)),
-            Self::ShmCached => Options::default().path(PathMode::Require(Path::Shm)).location_cache(1 << 14),
-        }
+        let (path, cache) = match self {
+            Self::Tcp => (Path::Tcp, 0),
+            Self::Shm => (Path::Shm, 0),
+            Self::ShmCached => (Path::Shm, 1 << 14),
+            Self::Rdma => (Path::Rdma, 0),
+            Self::RdmaCached => (Path::Rdma, 1 << 14),
+            Self::RdmaRpc => (Path::RdmaRpc, 0),
+        };
+        Options::default().path(PathMode::Require(path)).location_cache(cache)
+    }
+
+    /// Whether a read takes a small part of the time of a write.
+    fn reads_from_memory(self) -> bool {
+        matches!(self, Self::Shm | Self::ShmCached)
     }
 }
 
@@ -181,8 +199,7 @@ impl One {
             session,
             random: Xoshiro256PlusPlus::seed_from_u64(plan.seed ^ (u64::from(client) << 32)),
             hot_keys: plan.hot_keys,
-            // A read around the server takes a small part of the time of a write.
-            reads: if via == Via::Tcp { 50 } else { 80 },
+            reads: if via.reads_from_memory() { 80 } else { 50 },
             may_lose_server: plan.may_lose_server,
             long: if plan.long_values { LONG } else { 0 },
             sequence: 0,

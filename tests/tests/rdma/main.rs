@@ -1,10 +1,17 @@
 //! The `rdma` path on real verbs, between processes. Needs a device: `scripts/guest`.
 
-use std::time::{Duration, Instant};
+mod churn;
+mod leaks;
+mod raw;
+mod restart;
+mod stopped;
+mod wire;
 
-use rustix::process::Signal;
 use sidestep_client::{Client, Error, Options, Path, PathMode, RegisteredBuffer, Session};
 use sidestep_tests::process::ServerProcess;
+
+/// Small, in many segments.
+const MEMORY: [&str; 4] = ["--memory", "64MiB", "--segment", "4MiB"];
 
 fn options() -> Options {
     Options::default().path(PathMode::Require(Path::Rdma))
@@ -15,7 +22,7 @@ fn session(server: &ServerProcess, options: Options) -> Session {
 }
 
 fn start(args: &[&str]) -> ServerProcess {
-    ServerProcess::start("127.0.0.1:0", &[&["--memory", "64MiB", "--segment", "4MiB"], args].concat())
+    ServerProcess::start("127.0.0.1:0", &[&MEMORY[..], args].concat())
 }
 
 fn value_of(i: u64) -> Vec<u8> {
@@ -55,86 +62,6 @@ fn a_value_stays_where_the_nic_wrote_it() {
     // A copy would lie elsewhere, and would outlive the session as well.
     drop(session);
     assert!(b.iter().all(|&byte| byte == 2));
-}
-
-#[test]
-#[ignore = "needs an RDMA device: scripts/guest"]
-fn a_stopped_server_goes_on_being_read() {
-    const KEYS: u64 = 500;
-    let server = start(&[]);
-    let mut plain = session(&server, options());
-    let mut caching = session(&server, options().location_cache(1024));
-    fill(&mut plain, KEYS);
-    read_all(&mut caching, KEYS);
-    server.signal(Signal::STOP);
-    read_all(&mut plain, KEYS);
-    read_all(&mut caching, KEYS);
-    let keys: Vec<[u8; 8]> = (0..KEYS).map(u64::to_le_bytes).collect();
-    let values = plain.multi_get(&keys).unwrap();
-    assert!(values.iter().zip(0..).all(|(value, i)| value.as_deref() == Some(&value_of(i)[..])));
-    server.signal(Signal::CONT);
-    plain.put("after", "all").unwrap();
-    assert_eq!(caching.get("after").unwrap().as_deref(), Some(&b"all"[..]));
-}
-
-#[test]
-#[ignore = "needs an RDMA device: scripts/guest"]
-fn reads_take_no_cpu_of_the_server() {
-    const KEYS: u64 = 500;
-    let server = start(&[]);
-    let mut session = session(&server, options());
-    fill(&mut session, KEYS);
-    // The server still prepares memory for more writes: until a round of reads has seen it do nothing.
-    let mut rounds = 0;
-    loop {
-        let before = server.cpu_ticks();
-        read_all(&mut session, KEYS);
-        rounds += 1;
-        if server.cpu_ticks() == before {
-            break;
-        }
-        assert!(rounds < 50, "the server never comes to rest");
-    }
-    let before = server.cpu_ticks();
-    for _ in 0..10 {
-        read_all(&mut session, KEYS);
-    }
-    assert_eq!(server.cpu_ticks() - before, 0);
-    let stats = session.stats().unwrap();
-    assert_eq!(stats.server("get_ok").unwrap_or(0) + stats.server("get_not_found").unwrap_or(0), 0);
-    assert_eq!(stats.client("rdma_get_found"), Some((rounds + 10) * KEYS));
-    assert_eq!(stats.client("rdma_asks_server"), Some(0));
-}
-
-#[test]
-#[ignore = "needs an RDMA device: scripts/guest"]
-fn a_restarted_server_is_read_by_rdma_again() {
-    for durable in [false, true] {
-        let folder = sidestep_tests::process::tmpfs_folder();
-        let data = folder.path().to_str().unwrap().to_owned();
-        let args: &[&str] = if durable { &["--data", &data] } else { &[] };
-        let mut server = start(args);
-        let address = server.address().to_owned();
-        let client = Client::connect(&address, options().location_cache(1024)).unwrap();
-        let mut sessions: Vec<Session> = (0..4).map(|_| client.session().unwrap()).collect();
-        fill(&mut sessions[0], 100);
-        sessions.iter_mut().for_each(|session| read_all(session, 100));
-        server.kill();
-        let listen = address.clone();
-        let _server = ServerProcess::start(&listen, &[&["--memory", "64MiB", "--segment", "4MiB"], args].concat());
-        let since = Instant::now();
-        for session in &mut sessions {
-            if durable {
-                read_all(session, 100);
-            } else {
-                assert!(session.get(0u64.to_le_bytes()).unwrap().is_none(), "an answer from a dead server's memory");
-            }
-            assert_eq!(session.path(), Path::Rdma);
-        }
-        assert!(since.elapsed() < Duration::from_secs(20), "it took {:?}", since.elapsed());
-        sessions[0].put("new", "one").unwrap();
-        assert_eq!(sessions[1].get("new").unwrap().as_deref(), Some(&b"one"[..]));
-    }
 }
 
 #[test]
@@ -193,56 +120,6 @@ fn a_registered_buffer_is_read_into_without_a_copy() {
         session.get_registered("longer than it", &mut buffer).unwrap().unwrap();
         assert!(buffer[..] == value[..]);
     }
-}
-
-fn link(state: &str) {
-    let done = std::process::Command::new("ip").args(["link", "set", "rdma0", state]).status().expect("iproute2");
-    assert!(done.success());
-}
-
-/// The link is up again, whatever became of the test.
-struct LinkUp;
-
-impl Drop for LinkUp {
-    fn drop(&mut self) {
-        link("up");
-    }
-}
-
-#[test]
-#[ignore = "needs the two devices of scripts/guest"]
-fn a_dead_link_is_left_for_tcp_and_come_back_to() {
-    const PATIENCE: Duration = Duration::from_secs(60);
-    let server = start(&["--device", "rxe0"]);
-    let across = || Options::default().device("rxe1").path_pause(Duration::from_secs(1));
-    let mut preferring = session(&server, across().path(PathMode::Prefer(Path::Rdma)));
-    let mut requiring = session(&server, across().path(PathMode::Require(Path::Rdma)));
-    preferring.put("key", "value").unwrap();
-    for session in [&mut preferring, &mut requiring] {
-        assert_eq!(session.get("key").unwrap().unwrap().path(), Path::Rdma);
-    }
-    link("down");
-    let _up = LinkUp;
-    let value = preferring.get("key").unwrap().unwrap();
-    assert_eq!((&value[..], value.path()), (&b"value"[..], Path::Tcp));
-    let error = requiring.get("key").unwrap_err();
-    assert!(matches!(error, Error::PathUnavailable { path: Path::Rdma, .. }), "{error}");
-    link("up");
-    let since = Instant::now();
-    for session in [&mut preferring, &mut requiring] {
-        loop {
-            match session.get("key") {
-                Ok(Some(value)) if value.path() == Path::Rdma => break,
-                Ok(Some(value)) => assert_eq!(&value[..], b"value"),
-                Ok(None) => panic!("the key is there"),
-                Err(error) => assert!(matches!(error, Error::PathUnavailable { .. }), "{error}"),
-            }
-            assert!(since.elapsed() < PATIENCE, "rdma does not come back");
-        }
-    }
-    let stats = preferring.stats().unwrap();
-    assert_eq!((stats.client("path_fallbacks"), stats.client("paths_regained")), (Some(1), Some(1)));
-    assert!(stats.client("rdma_errors").is_some_and(|errors| errors >= 1));
 }
 
 #[test]
