@@ -16,6 +16,8 @@ pub(crate) enum Failure {
     Io { attempt: String, source: io::Error },
     #[error("{0}")]
     Client(#[from] Error),
+    #[error("RDMA would not work: {0}")]
+    NoRdma(String),
     #[error("{done} keys were loaded, then {key} failed: {source}")]
     Load { done: u64, key: String, source: Error },
 }
@@ -31,6 +33,7 @@ impl Failure {
         ExitCode::from(match self {
             Self::NotFound(_) => 1,
             Self::Usage(_) | Self::Io { .. } => 2,
+            Self::NoRdma(_) => 7,
             Self::Client(error) | Self::Load { source: error, .. } => of_error(error),
         })
     }

@@ -2,6 +2,7 @@
 
 mod cas;
 mod del;
+mod doctor;
 mod failure;
 mod get;
 mod load;
@@ -26,7 +27,7 @@ use crate::server::ServerArgs;
     name = "sidestep",
     version,
     after_help = "Exit codes: 0 done, 1 not found or version mismatch, 2 usage, 3 cannot reach or refused, 4 full, \
-                  5 too large, 6 outcome unknown.\nRUST_LOG sets what is logged on standard error (default: warn)."
+                  5 too large, 6 outcome unknown, 7 RDMA would not work (doctor).\nRUST_LOG sets what is logged on standard error (default: warn)."
 )]
 struct Args {
     #[command(flatten)]
@@ -45,6 +46,7 @@ enum Command {
     Load(load::Args),
     Stats(stats::Args),
     Ping(ping::Args),
+    Doctor(doctor::Args),
 }
 
 fn main() -> ExitCode {
@@ -73,6 +75,7 @@ fn run(args: &Args) -> Result<(), Failure> {
         Command::Load(args) => load::run(server, args),
         Command::Stats(args) => stats::run(server, args),
         Command::Ping(args) => ping::run(server, args),
+        Command::Doctor(args) => doctor::run(server, args),
     }
 }
 

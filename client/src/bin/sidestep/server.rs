@@ -7,12 +7,14 @@ use sidestep_client::{Client, Options, Path, PathMode, Session};
 
 use crate::failure::Failure;
 
+const DEFAULT_SERVER: &str = "127.0.0.1:7411";
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct ServerArgs {
-    /// The server: HOST or HOST:PORT, an IPv6 address with a port in brackets
-    #[arg(long, global = true, value_name = "ADDR", env = "SIDESTEP_SERVER", default_value = "127.0.0.1:7411")]
-    server: String,
-    /// The path that reads take; auto is shm on the server's host, else tcp
+    /// The server: HOST or HOST:PORT, an IPv6 address with a port in brackets [default: 127.0.0.1:7411]
+    #[arg(long, global = true, value_name = "ADDR", env = "SIDESTEP_SERVER")]
+    server: Option<String>,
+    /// The path that reads take; auto is shm on the server's host, else rdma, else tcp
     #[arg(long, global = true, default_value = "auto",
           value_parser = PossibleValuesParser::new(["auto", "tcp", "shm", "rdma", "rdma-rpc"]))]
     path: String,
@@ -32,12 +34,21 @@ pub(crate) struct ServerArgs {
 
 impl ServerArgs {
     pub(crate) fn address(&self) -> &str {
-        &self.server
+        self.server.as_deref().unwrap_or(DEFAULT_SERVER)
+    }
+
+    /// Whether one was named.
+    pub(crate) fn is_named(&self) -> bool {
+        self.server.is_some()
     }
 
     pub(crate) fn connect(&self) -> Result<Client, Failure> {
-        let options = Options::default().path(self.mode()?).token(self.token()?);
-        Ok(Client::connect(self.server.as_str(), options)?)
+        self.connect_with(Options::default().path(self.mode()?))
+    }
+
+    /// With the token that was given.
+    pub(crate) fn connect_with(&self, options: Options) -> Result<Client, Failure> {
+        Ok(Client::connect(self.address(), options.token(self.token()?))?)
     }
 
     pub(crate) fn session(&self) -> Result<Session, Failure> {
