@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::driver::{Drive, Plan, Run, load, run};
+use crate::agents::Clients;
+use crate::driver::{Drive, Plan, Run, load};
 use crate::environment::Environment;
 use crate::error::BenchError;
 use crate::interrupt;
@@ -45,6 +46,8 @@ pub struct Options {
     pub repeats: Option<usize>,
     /// Open loop.
     pub rate: Option<f64>,
+    /// Agents that drive instead of this process.
+    pub clients: Vec<String>,
     /// Of the requests.
     pub seed: u64,
     /// What to say of the commit.
@@ -64,9 +67,12 @@ struct Contender {
 /// # Errors
 /// The server cannot be reached, a load or a run fails, or a store returns anything but what was written.
 pub fn compare(options: &Options, workload: &Workload) -> Result<Report, BenchError> {
+    let mut clients = Clients::connect(&options.clients)?;
     let mut targets: Vec<Box<dyn Target>> = Vec::new();
     let mut unavailable = Vec::new();
-    if !options.without_local {
+    if !clients.are_here() {
+        unavailable.push(Row::not_available("local", "it would be in this process, and agents drive"));
+    } else if !options.without_local {
         let local = Local::new(workload.records);
         load_over(&local, workload, 1)?;
         targets.push(Box::new(local));
@@ -89,7 +95,7 @@ pub fn compare(options: &Options, workload: &Workload) -> Result<Report, BenchEr
         return Err(BenchError::Usage("nothing to compare: give --server, --peer, or leave out --no-local".into()));
     }
     let mut contenders = contenders(&targets, options, workload);
-    let partial = measure(&targets, &mut contenders, options, workload)?;
+    let partial = measure(&targets, &mut contenders, &mut clients, options, workload)?;
     let mut environment = Environment::here(&options.commit, &network(options));
     environment.stores = targets.iter().map(|target| format!("{}: {}", target.name(), target.about())).collect();
     let mut rows = rows(&targets, contenders);
@@ -104,6 +110,7 @@ pub fn compare(options: &Options, workload: &Workload) -> Result<Report, BenchEr
             repetitions: options.repetitions,
             rate: options.rate,
             seed: options.seed,
+            clients: clients.addresses(),
         },
         rows,
         partial,
@@ -214,6 +221,7 @@ fn contenders(targets: &[Box<dyn Target>], options: &Options, workload: &Workloa
 fn measure(
     targets: &[Box<dyn Target>],
     contenders: &mut [Contender],
+    clients: &mut Clients,
     options: &Options,
     workload: &Workload,
 ) -> Result<bool, BenchError> {
@@ -232,7 +240,7 @@ fn measure(
                 seed: options.seed.wrapping_add(repetition as u64),
             };
             loop {
-                let measured = run(target, workload, &plan)?;
+                let measured = clients.run(target, workload, &plan)?;
                 if interrupt::requested() {
                     return Ok(true);
                 }

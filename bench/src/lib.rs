@@ -2,9 +2,10 @@
 //! workload?
 //!
 //! [`workload`] says what is asked, [`target`] who is asked, [`driver`] asks and measures, [`report`] says what came of
-//! it. Values prove themselves: every read is verified, and one wrong byte fails the run.
+//! it; with [`agents`], several machines ask together. Values prove themselves: every read is verified, and one wrong byte fails the run.
 
 pub mod accounting;
+pub mod agents;
 pub mod compare;
 pub mod difference;
 pub mod driver;

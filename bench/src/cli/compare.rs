@@ -69,6 +69,7 @@ impl Compare {
             repetitions: self.repetitions.unwrap_or(default_repetitions).into(),
             repeats: self.repeats,
             rate: self.drive.rate,
+            clients: self.drive.clients,
             seed: self.time.seed,
             commit: self.time.commit.clone(),
         };

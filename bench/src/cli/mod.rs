@@ -1,5 +1,6 @@
 //! The command line.
 
+mod agent;
 mod compare;
 mod fill;
 mod load;
@@ -29,6 +30,8 @@ enum Command {
     Run(run::Run),
     /// Every path that works here, the ceiling and the peers asked for, interleaved.
     Compare(compare::Compare),
+    /// Drive stores as a coordinator (run or compare with --clients) says, until Ctrl-C.
+    Agent(agent::Agent),
     /// Insert until N: insert rate and memory of each tenth.
     Fill(fill::Fill),
 }
@@ -41,6 +44,7 @@ pub(crate) fn run() -> Result<(), BenchError> {
         Command::Load(load) => load.run(),
         Command::Run(run) => run.run(),
         Command::Compare(compare) => compare.run(),
+        Command::Agent(agent) => agent.run(),
         Command::Fill(fill) => fill.run(),
     }
 }

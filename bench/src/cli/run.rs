@@ -1,7 +1,8 @@
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
 
-use sidestep_bench::driver::{Plan, Run as Measured, run};
+use sidestep_bench::agents::Clients;
+use sidestep_bench::driver::{Plan, Run as Measured};
 use sidestep_bench::environment::Environment;
 use sidestep_bench::error::BenchError;
 use sidestep_bench::interrupt;
@@ -47,6 +48,7 @@ impl Run {
         workload.operations = self.operations.or(workload.operations);
         let threads = self.workload.property("threadcount")?.unwrap_or(1.0) as usize;
         let rate = self.drive.rate.or(self.workload.property("target")?);
+        let mut clients = Clients::connect(&self.drive.clients)?;
         let target = self.server.open_loaded(&self.path, &workload)?;
         let plan = Plan {
             drive: self.drive.drive_or(threads),
@@ -56,7 +58,7 @@ impl Run {
             rate,
             seed: self.time.seed,
         };
-        let measured = run(target.as_ref(), &workload, &plan)?;
+        let measured = clients.run(target.as_ref(), &workload, &plan)?;
         let partial = interrupt::requested();
         if self.format == Format::Ycsb {
             print(&ycsb(&measured))?;
@@ -79,6 +81,7 @@ impl Run {
                 repetitions: 1,
                 rate,
                 seed: plan.seed,
+                clients: clients.addresses(),
             },
             rows: vec![row],
             partial,

@@ -113,16 +113,16 @@ pub(crate) struct ServerOptions {
     spin: bool,
 }
 
+/// The token in a file; without one, none.
+pub(crate) fn token(file: Option<&Path>) -> Result<Vec<u8>, BenchError> {
+    let Some(path) = file else { return Ok(Vec::new()) };
+    let bytes = fs::read(path).map_err(|source| BenchError::File { path: path.display().to_string(), source })?;
+    Ok(bytes.trim_ascii().to_vec())
+}
+
 impl ServerOptions {
     pub(crate) fn address(&self) -> Result<ServerAddress, BenchError> {
-        let token = match &self.token_file {
-            None => Vec::new(),
-            Some(path) => {
-                let bytes =
-                    fs::read(path).map_err(|source| BenchError::File { path: path.display().to_string(), source })?;
-                bytes.trim_ascii().to_vec()
-            }
-        };
+        let token = token(self.token_file.as_deref())?;
         Ok(ServerAddress {
             address: self.server.clone().unwrap_or_else(|| DEFAULT_SERVER.into()),
             token,
@@ -201,6 +201,10 @@ pub(crate) struct DriveOptions {
     /// Open loop: operations per second over all threads, at Poisson times; times count from the intended start.
     #[arg(long, alias = "target", value_name = "OPS", value_parser = positive)]
     pub(crate) rate: Option<f64>,
+    /// Machines that drive instead of this one, each as the options say, with its share of rate and operations; on each
+    /// runs `sidestep-bench agent`.
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    pub(crate) clients: Vec<String>,
 }
 
 impl DriveOptions {

@@ -258,7 +258,7 @@ pub struct Report {
 }
 
 /// How it was measured.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct PlanLine {
     /// Warm-up before each repetition.
     pub warm_up_s: f64,
@@ -270,6 +270,8 @@ pub struct PlanLine {
     pub rate: Option<f64>,
     /// Seed of the requests.
     pub seed: u64,
+    /// Agents that drove, each as the rows say; none: this process did.
+    pub clients: Vec<String>,
 }
 
 impl Report {
@@ -298,13 +300,17 @@ impl Report {
     /// One line on how it was measured.
     #[must_use]
     pub fn describe_plan(&self) -> String {
-        let PlanLine { warm_up_s, measure_s, repetitions, rate, seed } = self.plan;
+        let PlanLine { warm_up_s, measure_s, repetitions, rate, seed, ref clients } = self.plan;
         let loop_kind = match rate {
             Some(rate) => format!("open loop at {rate} operations/s (Poisson)"),
             None => "closed loop".into(),
         };
+        let drivers = match clients.len() {
+            0 => String::new(),
+            count => format!("driven by {count} agents, each as the rows say ({}); ", clients.join(", ")),
+        };
         format!(
-            "{loop_kind}; {repetitions} repetitions of {measure_s} s after {warm_up_s} s of warm-up, paths interleaved; \
+            "{drivers}{loop_kind}; {repetitions} repetitions of {measure_s} s after {warm_up_s} s of warm-up, paths interleaved; \
              medians; every read verified; seed {seed}"
         )
     }
