@@ -11,6 +11,7 @@ pub mod driver;
 pub mod environment;
 pub mod error;
 pub mod fill;
+pub mod interleave;
 pub mod interrupt;
 pub mod progress;
 pub mod report;

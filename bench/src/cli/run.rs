@@ -55,6 +55,7 @@ impl Run {
             operations: workload.operations,
             rate,
             seed: self.time.seed,
+            companion: None,
         };
         let measured = run(target.as_ref(), &workload, &plan)?;
         let partial = interrupt::requested();
