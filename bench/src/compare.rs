@@ -50,7 +50,7 @@ pub struct Options {
 impl Options {
     fn schedule(&self) -> Schedule {
         let Self { warm_up, measure, repetitions, repeats, seed, .. } = *self;
-        Schedule { warm_up, measure, repetitions, repeats, seed, companion: None }
+        Schedule { warm_up, measure, repetitions, repeats, seed }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::interrupt;
 use crate::progress::Progress;
 use crate::report::{Gathering, Measurement, Row};
 use crate::target::Target;
+use crate::undo::Undo;
 use crate::workload::Workload;
 
 /// A run in which others used more than this many cores is dropped and repeated.
@@ -23,6 +24,8 @@ pub struct Contender<'t> {
     rate: Option<f64>,
     /// What sets it apart from others of the same path, for the progress.
     label: String,
+    /// Starts what uses the machine on purpose during each of its runs.
+    beside: Option<&'t dyn Fn() -> Result<Undo, BenchError>>,
     gathering: Gathering,
     dropped: usize,
 }
@@ -32,13 +35,20 @@ impl<'t> Contender<'t> {
     #[must_use]
     pub fn new(target: &'t dyn Target, workload: &'t Workload, drive: Drive, rate: Option<f64>) -> Self {
         let drive = drive.fitted(workload.value_bytes);
-        Self { target, workload, drive, rate, label: String::new(), gathering: Gathering::default(), dropped: 0 }
+        let (label, gathering) = (String::new(), Gathering::default());
+        Self { target, workload, drive, rate, label, beside: None, gathering, dropped: 0 }
     }
 
     /// The same under a label.
     #[must_use]
     pub fn labelled(self, label: impl Into<String>) -> Self {
         Self { label: label.into(), ..self }
+    }
+
+    /// The same beside a process that `start` starts for each of its runs.
+    #[must_use]
+    pub fn beside(self, start: &'t dyn Fn() -> Result<Undo, BenchError>) -> Self {
+        Self { beside: Some(start), ..self }
     }
 
     /// What came of it.
@@ -75,8 +85,6 @@ pub struct Schedule {
     pub repeats: Option<usize>,
     /// Of the requests.
     pub seed: u64,
-    /// A process of ours that uses the machine on purpose.
-    pub companion: Option<u32>,
 }
 
 impl Schedule {
@@ -91,7 +99,7 @@ impl Schedule {
             rate,
             // Another stream each time, the same for every contender.
             seed: self.seed.wrapping_add(repetition as u64),
-            companion: self.companion,
+            companion: None,
         }
     }
 
@@ -112,7 +120,11 @@ pub fn interleaved(contenders: &mut [Contender<'_>], schedule: &Schedule) -> Res
     let progress = Progress::runs("measure", (schedule.repetitions * contenders.len()) as u64);
     for repetition in 1..=schedule.repetitions {
         for contender in contenders.iter_mut() {
-            let plan = schedule.plan(contender.drive, contender.rate, repetition);
+            let companion = contender.beside.map(|start| start()).transpose()?;
+            let plan = Plan {
+                companion: companion.as_ref().map(Undo::pid),
+                ..schedule.plan(contender.drive, contender.rate, repetition)
+            };
             loop {
                 let measured = run(contender.target, contender.workload, &plan)?;
                 if interrupt::requested() {

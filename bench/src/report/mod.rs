@@ -1,12 +1,13 @@
 //! What came of a comparison, and its forms: terminal table, JSON, CSV, one HTML page.
 
-mod chart;
-mod csv;
+pub(crate) mod chart;
+pub(crate) mod csv;
 mod hdr;
 mod html;
 mod measurement;
+pub(crate) mod plot;
 mod reading;
-mod table;
+pub(crate) mod table;
 
 use serde::Serialize;
 
