@@ -28,6 +28,8 @@ impl OwnServer {
         let failed = |reason: String| TargetError(format!("{}: {reason}", program.display()));
         let mut child = Command::new(&program)
             .args(["--listen", "127.0.0.1:0", "--memory", &format!("{}MiB", (memory_bytes >> 20).max(64))])
+            // Its log is ours to print: warnings, unless asked for more.
+            .env("RUST_LOG", std::env::var("RUST_LOG").unwrap_or_else(|_| "warn".into()))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             // Ctrl-C is for us alone.
