@@ -2,6 +2,7 @@
 
 mod agent;
 mod compare;
+mod fig;
 mod fill;
 mod load;
 mod run;
@@ -10,7 +11,7 @@ mod shared;
 use clap::{Parser, Subcommand};
 
 use sidestep_bench::error::BenchError;
-use sidestep_bench::interrupt;
+use sidestep_bench::{interrupt, undo};
 
 /// What does bypassing the server's CPU change, on this machine, for this workload?
 ///
@@ -34,11 +35,22 @@ enum Command {
     Agent(agent::Agent),
     /// Insert until N: insert rate and memory of each tenth.
     Fill(fill::Fill),
+    /// One figure, or all: what it asks, as a picture, numbers and a sentence.
+    Fig(Box<fig::Fig>),
+    /// What the bench starts for itself, so that whatever it did to other processes is undone when it ends.
+    #[command(name = undo::COMMAND, hide = true)]
+    Helper {
+        #[arg(trailing_var_arg = true)]
+        arguments: Vec<String>,
+    },
 }
 
 /// Does what the command line says.
 pub(crate) fn run() -> Result<(), BenchError> {
     let arguments = Arguments::parse_from(std::env::args().map(|argument| shared::as_ours(&argument)));
+    if let Command::Helper { arguments } = &arguments.command {
+        return undo::help(arguments);
+    }
     interrupt::catch()?;
     match arguments.command {
         Command::Load(load) => load.run(),
@@ -46,6 +58,8 @@ pub(crate) fn run() -> Result<(), BenchError> {
         Command::Compare(compare) => compare.run(),
         Command::Agent(agent) => agent.run(),
         Command::Fill(fill) => fill.run(),
+        Command::Fig(fig) => fig.run(),
+        Command::Helper { .. } => Ok(()),
     }
 }
 

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use loader::{Loaded, load};
 pub use tally::{Tally, Times, new_histogram};
 
-use crate::accounting::{machine_cpu, own_cpu};
+use crate::accounting::{machine_cpu, own_cpu, process_cpu};
 use crate::error::BenchError;
 use crate::interrupt;
 use crate::target::Target;
@@ -115,6 +115,8 @@ pub struct Plan {
     pub rate: Option<f64>,
     /// Of the requests.
     pub seed: u64,
+    /// A process of this host that uses CPU on purpose: not counted among the others.
+    pub companion: Option<u32>,
 }
 
 /// One measured run.
@@ -132,14 +134,6 @@ pub struct Run {
     pub other_cores: f64,
     /// CPU time that the hypervisor took, in cores.
     pub steal_cores: f64,
-}
-
-impl Run {
-    /// Microseconds of a CPU per operation.
-    #[must_use]
-    pub fn per_operation(&self, cpu: Duration) -> f64 {
-        cpu.as_secs_f64() * 1e6 / self.tally.operations.max(1) as f64
-    }
 }
 
 /// Which part of the run it is; threads look at it before every operation.
@@ -261,7 +255,8 @@ impl Measured {
     /// Waits while the threads work, and takes the clocks at both ends of the measured part.
     fn over(target: &dyn Target, plan: &Plan, phase: &Phase, cancelled: &AtomicBool) -> Run {
         wait(plan.warm_up, phase, cancelled);
-        let (machine, server) = (machine_cpu(), target.server_cpu());
+        let companion_cpu = || plan.companion.and_then(|pid| process_cpu(pid).ok()).unwrap_or_default();
+        let (machine, server, companion) = (machine_cpu(), target.server_cpu(), companion_cpu());
         let (start, own) = (Instant::now(), own_cpu());
         phase.advance_to(Phase::MEASURED);
         wait(plan.measure, phase, cancelled);
@@ -271,7 +266,8 @@ impl Measured {
         let after = machine_cpu();
         let seconds = elapsed.as_secs_f64().max(1e-9);
         // A server on another machine uses no CPU of this one.
-        let known = client_cpu + server_cpu.filter(|_| target.is_on_this_host()).unwrap_or_default();
+        let here = server_cpu.filter(|_| target.is_on_this_host()).unwrap_or_default();
+        let known = client_cpu + here + companion_cpu().saturating_sub(companion);
         Run {
             tally: Tally::default(),
             elapsed,

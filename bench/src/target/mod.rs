@@ -1,8 +1,10 @@
 //! The stores that a run can drive, behind one small interface, so that the workload, the verification and the
 //! measuring are the same for all: only the path differs.
 
+mod floor;
 mod local;
 mod memcached;
+mod own;
 mod peer;
 mod redis;
 mod sidestep;
@@ -12,8 +14,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use floor::{Echo, Memcpy};
 pub use local::Local;
 pub use memcached::Memcached;
+pub use own::OwnServer;
 pub use peer::{Peer, PeerKind, is_loopback};
 pub use redis::Redis;
 pub use sidestep::{PathReport, ServerAddress, Sidestep, paths_of};

@@ -97,6 +97,12 @@ impl Sidestep {
         })
     }
 
+    /// Process of the server, if it runs on this host.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.pid
+    }
+
     /// Counters of the server and of this client, by name.
     ///
     /// # Errors
