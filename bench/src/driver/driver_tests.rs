@@ -30,8 +30,8 @@ fn every_workload_runs_in_every_way() {
         for drive in drives() {
             let local = Local::new(workload.records);
             load(&local, &workload, 0..workload.records, 2, &|_| ()).expect("loaded");
-            // By count: on a busy machine a thread may get nothing of a short time.
-            let counted = Plan { operations: Some(1000), measure: Duration::from_secs(60), ..plan(drive) };
+            // By count: on a busy machine a thread may get nothing of a short time. Enough that some reads are timed.
+            let counted = Plan { operations: Some(20_000), measure: Duration::from_secs(60), ..plan(drive) };
             let run = run(&local, &workload, &counted).unwrap_or_else(|error| panic!("{name} {drive:?}: {error}"));
             assert!(run.tally.operations > 100, "{name} {drive:?}: {}", run.tally.operations);
             assert_eq!(run.tally.writes() > 0, workload.writes(), "{name} {drive:?}");
