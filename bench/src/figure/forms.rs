@@ -73,7 +73,7 @@ pub fn table(figure: &Figure) -> String {
         lines.push("PARTIAL: interrupted before all repetitions were done".into());
     }
     lines.extend(figure.workloads.iter().map(|workload| format!("workload {}", workload.describe())));
-    let plan = figure.plan;
+    let plan = &figure.plan;
     lines.push(match &figure.data {
         Data::Tenths(repetitions) => format!("{} repetitions", repetitions.len()),
         Data::Timelines(_) => format!("{} repetitions, paths interleaved; every read verified", plan.repetitions),
