@@ -31,6 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         operations: None,
         rate: None,
         seed: 1,
+        companion: None,
     };
     let (mut bare, mut driven) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {

@@ -42,8 +42,8 @@ const MEASURES: [Measure; 5] = [
     ("ops/s", |run| Some(run.ops_per_s)),
     ("p50 µs", |run| Some(run.p50_ns as f64 / 1e3)),
     ("p99 µs", |run| Some(run.p99_ns as f64 / 1e3)),
-    ("server CPU µs/op", |run| run.server_cpu_us.map(|cpu| cpu / run.operations.max(1) as f64)),
-    ("client CPU µs/op", |run| Some(run.client_cpu_us / run.operations.max(1) as f64)),
+    ("server CPU µs/op", RunLine::server_cpu_us_per_op),
+    ("client CPU µs/op", |run| Some(run.client_cpu_us_per_op())),
 ];
 
 impl Saved {

@@ -58,6 +58,16 @@ pub enum BenchError {
         /// Version seen earlier.
         seen: u64,
     },
+    /// An agent says that its part failed, or says nothing sensible.
+    #[error("agent {agent}: {reason}")]
+    Agent {
+        /// Its address.
+        agent: String,
+        /// Exit code of what went wrong there.
+        code: u8,
+        /// What it says.
+        reason: String,
+    },
     /// Ctrl-C before there was anything to show.
     #[error("interrupted")]
     Interrupted,
@@ -86,6 +96,7 @@ impl BenchError {
         match self {
             Self::WrongValue { .. } | Self::Missing { .. } | Self::Stale { .. } => 1,
             Self::Usage(_) => 2,
+            Self::Agent { code, .. } => *code,
             Self::Interrupted => 130,
             Self::Unavailable { .. } => 3,
             Self::Operation { .. } | Self::File { .. } | Self::System { .. } => 4,

@@ -241,6 +241,96 @@ fn ycsbs_own_spelling_and_lines() {
     assert!(text(&refused.stderr).contains("ordered"), "{}", text(&refused.stderr));
 }
 
+/// A quick figure of 500 records; what it printed, and its JSON.
+fn figure(name: &str, folder: &Path, more: &[&str]) -> (String, Value) {
+    let out = folder.to_str().expect("a name");
+    let fixed = ["fig", name, "--out", out, "--repetitions", "1", "--repeats", "0"];
+    let table = succeeds(&[&fixed[..], &TINY, more].concat());
+    for form in [".svg", "-phone.svg"] {
+        let svg = std::fs::read_to_string(folder.join(format!("{name}{form}"))).expect("a picture");
+        assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.contains("prefers-color-scheme: dark"));
+    }
+    let report = json(&folder.join(format!("{name}.json")));
+    assert_eq!(report["schema"], "sidestep-bench/figure/1");
+    assert_eq!(report["figure"], name);
+    let reading = report["reading"].as_str().expect("a reading");
+    assert!(reading.ends_with('.') && table.contains(&format!("Reading: {reading}")), "{table}");
+    assert!(!report["environment"]["kernel"].as_str().expect("an environment").is_empty());
+    (table, report)
+}
+
+/// It starts a server of its own and leaves none behind.
+#[test]
+fn a_figure_needs_no_server() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_, report) = figure("floor", folder.path(), &[]);
+    let points = report["points"].as_array().expect("points");
+    for path in ["memcpy", "local", "tcp echo", "shm", "tcp"] {
+        let point = points.iter().find(|point| point["path"] == path).unwrap_or_else(|| panic!("{path}"));
+        assert!(point["measured"]["ops_per_s"]["median"].as_f64().expect("a rate") > 0.0, "{point}");
+    }
+    let csv = std::fs::read_to_string(folder.path().join("floor.csv")).expect("a file");
+    assert!(csv.starts_with("at,x,offered_per_s,overloaded,path,") && csv.contains("memcpy"), "{csv}");
+    let store = report["environment"]["stores"][0].as_str().expect("a store");
+    let address = store.split("at ").nth(1).and_then(|rest| rest.split(',').next()).expect("its address");
+    assert!(std::net::TcpStream::connect(address).is_err(), "{address} still listens");
+}
+
+/// The paths around a stopped server go on, those through it do not, and it goes on afterwards.
+#[test]
+fn a_frozen_server_is_thawed() {
+    let (server, folder) = (server(), tempfile::tempdir().expect("a folder"));
+    let (_, report) = figure("freeze", folder.path(), &["--server", server.address()]);
+    let line = |path: &str| {
+        let lines = report["timelines"].as_array().expect("lines");
+        lines.iter().find(|line| line["path"] == path).unwrap_or_else(|| panic!("{path}")).clone()
+    };
+    assert!(line("shm")["completed_while_stopped"][0].as_u64().expect("a count") > 0);
+    assert_eq!(line("tcp")["completed_while_stopped"][0], 0);
+    assert_eq!(line("tcp")["completed"].as_array().expect("bins").len(), 80);
+    assert!(!stopped(&server), "the server still stands still");
+    let client = Client::connect(server.address(), Options::default()).expect("connected");
+    client.put("after", "wards").expect("it answers");
+}
+
+/// A bench that is killed in the middle of a freeze does not leave the server stopped.
+#[test]
+fn a_server_is_thawed_whatever_happens() {
+    let (server, folder) = (server(), tempfile::tempdir().expect("a folder"));
+    let out = folder.path().to_str().expect("a name");
+    let fixed = ["fig", "freeze", "--server", server.address(), "--out", out, "--repetitions", "50"];
+    let mut running =
+        bench(&[&fixed[..], &TINY].concat()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
+    eventually("it is stopped", || stopped(&server));
+    running.kill().expect("it runs");
+    running.wait().expect("it ends");
+    eventually("it goes on", || !stopped(&server));
+}
+
+#[test]
+fn a_starved_server_is_set_free() {
+    let (server, folder) = (server(), tempfile::tempdir().expect("a folder"));
+    let before = affinities(&server);
+    let (_, report) = figure("starve", folder.path(), &["--server", server.address(), "--rate", "500"]);
+    assert_eq!(report["points"].as_array().expect("points").len(), 4, "two paths, alone and beside the neighbour");
+    assert_eq!(affinities(&server), before);
+}
+
+fn stopped(server: &ServerProcess) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).expect("it lives");
+    status.lines().any(|line| line.starts_with("State:") && line.contains("stopped"))
+}
+
+fn affinities(server: &ServerProcess) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", server.pid())).expect("it lives").flatten();
+    let of = |status: String| status.lines().find(|line| line.starts_with("Cpus_allowed:")).map(str::to_owned);
+    let mut all: Vec<String> =
+        tasks.filter_map(|task| of(std::fs::read_to_string(task.path().join("status")).ok()?)).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
 #[test]
 fn a_reader_that_has_gone_is_no_failure() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -8,7 +8,9 @@ use sidestep_bench::difference::{Saved, difference};
 use sidestep_bench::error::BenchError;
 use sidestep_bench::target::PeerKind;
 
-use super::shared::{DriveOptions, OutputOptions, ServerOptions, TimeOptions, WorkloadOptions, peer, print};
+use super::shared::{
+    ClientOptions, DriveOptions, OutputOptions, ServerOptions, TimeOptions, WorkloadOptions, peer, print,
+};
 
 #[derive(Debug, Args)]
 pub(super) struct Compare {
@@ -37,6 +39,8 @@ pub(super) struct Compare {
     loaded: bool,
     #[command(flatten)]
     drive: DriveOptions,
+    #[command(flatten)]
+    clients: ClientOptions,
     #[command(flatten)]
     time: TimeOptions,
     /// Repetitions, interleaved [default: 5].
@@ -69,6 +73,7 @@ impl Compare {
             repetitions: self.repetitions.unwrap_or(default_repetitions).into(),
             repeats: self.repeats,
             rate: self.drive.rate,
+            clients: self.clients.clients,
             seed: self.time.seed,
             commit: self.time.commit.clone(),
         };

@@ -1,6 +1,8 @@
 //! The command line.
 
+mod agent;
 mod compare;
+mod fig;
 mod fill;
 mod load;
 mod run;
@@ -9,7 +11,7 @@ mod shared;
 use clap::{Parser, Subcommand};
 
 use sidestep_bench::error::BenchError;
-use sidestep_bench::interrupt;
+use sidestep_bench::{interrupt, undo};
 
 /// What does bypassing the server's CPU change, on this machine, for this workload?
 ///
@@ -29,19 +31,35 @@ enum Command {
     Run(run::Run),
     /// Every path that works here, the ceiling and the peers asked for, interleaved.
     Compare(compare::Compare),
+    /// Drive stores as a coordinator (run or compare with --clients) says, until Ctrl-C.
+    Agent(agent::Agent),
     /// Insert until N: insert rate and memory of each tenth.
     Fill(fill::Fill),
+    /// One figure, or all: what it asks, as a picture, numbers and a sentence.
+    Fig(Box<fig::Fig>),
+    /// What the bench starts for itself, so that whatever it did to other processes is undone when it ends.
+    #[command(name = undo::COMMAND, hide = true)]
+    Helper {
+        #[arg(trailing_var_arg = true)]
+        arguments: Vec<String>,
+    },
 }
 
 /// Does what the command line says.
 pub(crate) fn run() -> Result<(), BenchError> {
     let arguments = Arguments::parse_from(std::env::args().map(|argument| shared::as_ours(&argument)));
+    if let Command::Helper { arguments } = &arguments.command {
+        return undo::help(arguments);
+    }
     interrupt::catch()?;
     match arguments.command {
         Command::Load(load) => load.run(),
         Command::Run(run) => run.run(),
         Command::Compare(compare) => compare.run(),
+        Command::Agent(agent) => agent.run(),
         Command::Fill(fill) => fill.run(),
+        Command::Fig(fig) => fig.run(),
+        Command::Helper { .. } => Ok(()),
     }
 }
 

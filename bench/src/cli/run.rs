@@ -1,14 +1,15 @@
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
 
-use sidestep_bench::driver::{Plan, Run as Measured, run};
+use sidestep_bench::agents::Clients;
+use sidestep_bench::driver::{Plan, Run as Measured};
 use sidestep_bench::environment::Environment;
 use sidestep_bench::error::BenchError;
 use sidestep_bench::interrupt;
 use sidestep_bench::report::{Measurement, PlanLine, Report, Row, SCHEMA};
 use sidestep_bench::workload::Operation;
 
-use super::shared::{DriveOptions, OutputOptions, ServerOptions, TimeOptions, WorkloadOptions, print};
+use super::shared::{ClientOptions, DriveOptions, OutputOptions, ServerOptions, TimeOptions, WorkloadOptions, print};
 
 /// Form of what is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -31,6 +32,8 @@ pub(super) struct Run {
     #[command(flatten)]
     drive: DriveOptions,
     #[command(flatten)]
+    clients: ClientOptions,
+    #[command(flatten)]
     time: TimeOptions,
     /// End after so many operations too, as -p operationcount=N; without a time, only by them.
     #[arg(long, value_name = "N")]
@@ -47,6 +50,7 @@ impl Run {
         workload.operations = self.operations.or(workload.operations);
         let threads = self.workload.property("threadcount")?.unwrap_or(1.0) as usize;
         let rate = self.drive.rate.or(self.workload.property("target")?);
+        let mut clients = Clients::connect(&self.clients.clients)?;
         let target = self.server.open_loaded(&self.path, &workload)?;
         let plan = Plan {
             drive: self.drive.drive_or(threads),
@@ -55,8 +59,9 @@ impl Run {
             operations: workload.operations,
             rate,
             seed: self.time.seed,
+            companion: None,
         };
-        let measured = run(target.as_ref(), &workload, &plan)?;
+        let measured = clients.run(target.as_ref(), &workload, &plan)?;
         let partial = interrupt::requested();
         if self.format == Format::Ycsb {
             print(&ycsb(&measured))?;
@@ -79,6 +84,7 @@ impl Run {
                 repetitions: 1,
                 rate,
                 seed: plan.seed,
+                clients: clients.addresses(),
             },
             rows: vec![row],
             partial,

@@ -113,16 +113,16 @@ pub(crate) struct ServerOptions {
     spin: bool,
 }
 
+/// The token in a file; without one, none.
+pub(crate) fn token(file: Option<&Path>) -> Result<Vec<u8>, BenchError> {
+    let Some(path) = file else { return Ok(Vec::new()) };
+    let bytes = fs::read(path).map_err(|source| BenchError::File { path: path.display().to_string(), source })?;
+    Ok(bytes.trim_ascii().to_vec())
+}
+
 impl ServerOptions {
     pub(crate) fn address(&self) -> Result<ServerAddress, BenchError> {
-        let token = match &self.token_file {
-            None => Vec::new(),
-            Some(path) => {
-                let bytes =
-                    fs::read(path).map_err(|source| BenchError::File { path: path.display().to_string(), source })?;
-                bytes.trim_ascii().to_vec()
-            }
-        };
+        let token = token(self.token_file.as_deref())?;
         Ok(ServerAddress {
             address: self.server.clone().unwrap_or_else(|| DEFAULT_SERVER.into()),
             token,
@@ -203,6 +203,15 @@ pub(crate) struct DriveOptions {
     pub(crate) rate: Option<f64>,
 }
 
+/// Who drives.
+#[derive(Debug, Args)]
+pub(crate) struct ClientOptions {
+    /// Machines that drive instead of this one, each as the options say, with its share of rate and operations; on each
+    /// runs `sidestep-bench agent`.
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
+    pub(crate) clients: Vec<String>,
+}
+
 impl DriveOptions {
     /// What was asked for, if anything was.
     pub(crate) fn drive(&self) -> Option<Drive> {
@@ -225,10 +234,10 @@ impl DriveOptions {
 /// How long to measure.
 #[derive(Debug, Args)]
 pub(crate) struct TimeOptions {
-    /// Seconds of warm-up before a measurement [default: 5].
+    /// Seconds of warm-up before a measurement [default: 5; of a figure, 1].
     #[arg(long, value_name = "S", value_parser = not_negative)]
     warm_up: Option<f64>,
-    /// Seconds measured [default: 30].
+    /// Seconds measured [default: 30; of a figure, 5].
     #[arg(long, value_name = "S", value_parser = positive)]
     seconds: Option<f64>,
     /// A first look: 0.3 s of warm-up, 1 s measured, 3 repetitions, unless told otherwise.
@@ -244,11 +253,21 @@ pub(crate) struct TimeOptions {
 
 impl TimeOptions {
     pub(crate) fn warm_up(&self) -> Duration {
-        Duration::from_secs_f64(self.warm_up.unwrap_or(if self.quick { 0.3 } else { 5.0 }))
+        self.warm_up_or(5.0)
     }
 
     pub(crate) fn measure(&self) -> Duration {
-        Duration::from_secs_f64(self.seconds.unwrap_or(if self.quick { 1.0 } else { 30.0 }))
+        self.measure_or(30.0)
+    }
+
+    /// With another default.
+    pub(crate) fn warm_up_or(&self, seconds: f64) -> Duration {
+        Duration::from_secs_f64(self.warm_up.unwrap_or(if self.quick { 0.3 } else { seconds }))
+    }
+
+    /// With another default.
+    pub(crate) fn measure_or(&self, seconds: f64) -> Duration {
+        Duration::from_secs_f64(self.seconds.unwrap_or(if self.quick { 1.0 } else { seconds }))
     }
 }
 

@@ -8,7 +8,7 @@ mod window;
 mod worker;
 
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use loader::{Loaded, load};
 pub use tally::{Tally, Times, new_histogram};
 
-use crate::accounting::{machine_cpu, own_cpu};
+use crate::accounting::{machine_cpu, own_cpu, process_cpu};
 use crate::error::BenchError;
 use crate::interrupt;
 use crate::target::Target;
@@ -101,7 +101,7 @@ impl Drive {
 }
 
 /// How long, how fast, with which seed.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// How the store is driven.
     pub drive: Drive,
@@ -115,6 +115,8 @@ pub struct Plan {
     pub rate: Option<f64>,
     /// Of the requests.
     pub seed: u64,
+    /// A process of this host that uses CPU on purpose: not counted among the others.
+    pub companion: Option<u32>,
 }
 
 /// One measured run.
@@ -132,14 +134,6 @@ pub struct Run {
     pub other_cores: f64,
     /// CPU time that the hypervisor took, in cores.
     pub steal_cores: f64,
-}
-
-impl Run {
-    /// Microseconds of a CPU per operation.
-    #[must_use]
-    pub fn per_operation(&self, cpu: Duration) -> f64 {
-        cpu.as_secs_f64() * 1e6 / self.tally.operations.max(1) as f64
-    }
 }
 
 /// Which part of the run it is; threads look at it before every operation.
@@ -160,26 +154,50 @@ impl Phase {
     }
 }
 
+/// The part of a run that this process does, where several do one together.
+pub struct Part<'p> {
+    /// Threads of the parts before this one.
+    pub first_thread: usize,
+    /// Threads of all parts.
+    pub threads: usize,
+    /// Called once every connection is open; returns when all parts shall begin.
+    pub begin: &'p mut dyn FnMut() -> Result<(), BenchError>,
+    /// Ends the run early.
+    pub cancelled: &'p AtomicBool,
+}
+
 /// Runs `workload`, which is loaded, on `target`.
 ///
 /// # Errors
 /// The first operation that fails or returns anything but what was written.
 pub fn run(target: &dyn Target, workload: &Workload, plan: &Plan) -> Result<Run, BenchError> {
+    let threads = plan.drive.threads;
+    let whole = Part { first_thread: 0, threads, begin: &mut || Ok(()), cancelled: &AtomicBool::new(false) };
+    run_part(target, workload, plan, whole)
+}
+
+/// Runs a part of a run; `plan` is that of the part.
+///
+/// # Errors
+/// As [`run`], and what `begin` says.
+pub fn run_part(target: &dyn Target, workload: &Workload, plan: &Plan, part: Part<'_>) -> Result<Run, BenchError> {
     let plan = &Plan { drive: plan.drive.fitted(workload.value_bytes), ..*plan };
     plan.drive.check()?;
     if plan.rate.is_some() && (plan.drive.pipelines() || plan.drive.batch > 1) {
         return Err(BenchError::Usage("an open loop (--rate) needs depth 1, batch 1 and a thread a connection".into()));
     }
     let phase = Phase::default();
-    let ready = Barrier::new(plan.drive.threads + 1);
+    let (ready, go) = (Barrier::new(plan.drive.threads + 1), Barrier::new(plan.drive.threads + 1));
     let at_work = AtomicUsize::new(plan.drive.threads);
     thread::scope(|scope| {
         let threads: Vec<_> = (0..plan.drive.threads)
             .map(|thread| {
-                let (phase, ready, at_work) = (&phase, &ready, &at_work);
+                let (phase, ready, go, at_work) = (&phase, &ready, &go, &at_work);
+                let place = (part.first_thread + thread, part.threads);
                 scope.spawn(move || {
-                    let prepared = prepare(target, workload, plan, thread, phase);
+                    let prepared = prepare(target, workload, plan, thread, place, phase);
                     ready.wait();
+                    go.wait();
                     let ended = prepared.and_then(Worker::drive);
                     // The first thread that fails ends it for all; else the last that has done its share.
                     if at_work.fetch_sub(1, Ordering::Relaxed) == 1 || ended.is_err() {
@@ -190,8 +208,12 @@ pub fn run(target: &dyn Target, workload: &Workload, plan: &Plan) -> Result<Run,
             })
             .collect();
         ready.wait();
-        let mut measured = Measured::over(target, plan, &phase);
-        let mut failed = None;
+        let mut failed = (part.begin)().err();
+        if failed.is_some() {
+            phase.advance_to(Phase::OVER);
+        }
+        go.wait();
+        let mut measured = Measured::over(target, plan, &phase, part.cancelled);
         for thread in threads {
             match thread.join() {
                 Ok(Ok(tally)) => measured.tally.merge(&tally),
@@ -211,6 +233,7 @@ fn prepare<'r>(
     workload: &'r Workload,
     plan: &'r Plan,
     thread: usize,
+    (place, of): (usize, usize),
     phase: &'r Phase,
 ) -> Result<Worker<'r>, BenchError> {
     let Drive { threads, connections, depth, batch } = plan.drive;
@@ -221,27 +244,30 @@ fn prepare<'r>(
         .map_err(|error| BenchError::Unavailable { store: target.name().to_owned(), reason: error.0 })?;
     // Windows of all connections go round in turn, so that one is answered before the next but one is submitted.
     let in_flight = if plan.drive.pipelines() { 2 * own * depth } else { batch };
-    let requests = Requests::new(workload, plan.seed, thread, threads, in_flight);
+    let requests = Requests::new(workload, plan.seed, place, of, in_flight);
     let in_memory = target.is_memory() && plan.rate.is_none();
-    Ok(Worker::new(target.name(), workload, plan, thread, requests, connections, in_memory, phase))
+    Ok(Worker::new(target.name(), workload, plan, place, requests, connections, in_memory, phase))
 }
 
 struct Measured;
 
 impl Measured {
     /// Waits while the threads work, and takes the clocks at both ends of the measured part.
-    fn over(target: &dyn Target, plan: &Plan, phase: &Phase) -> Run {
-        wait(plan.warm_up, phase);
-        let (machine, server) = (machine_cpu(), target.server_cpu());
+    fn over(target: &dyn Target, plan: &Plan, phase: &Phase, cancelled: &AtomicBool) -> Run {
+        wait(plan.warm_up, phase, cancelled);
+        let companion_cpu = || plan.companion.and_then(|pid| process_cpu(pid).ok()).unwrap_or_default();
+        let (machine, server, companion) = (machine_cpu(), target.server_cpu(), companion_cpu());
         let (start, own) = (Instant::now(), own_cpu());
         phase.advance_to(Phase::MEASURED);
-        wait(plan.measure, phase);
+        wait(plan.measure, phase, cancelled);
         phase.advance_to(Phase::OVER);
         let (elapsed, client_cpu) = (start.elapsed(), own_cpu() - own);
         let server_cpu = target.server_cpu().zip(server).map(|(after, before)| after.saturating_sub(before));
         let after = machine_cpu();
         let seconds = elapsed.as_secs_f64().max(1e-9);
-        let known = client_cpu + server_cpu.unwrap_or_default();
+        // A server on another machine uses no CPU of this one.
+        let here = server_cpu.filter(|_| target.is_on_this_host()).unwrap_or_default();
+        let known = client_cpu + here + companion_cpu().saturating_sub(companion);
         Run {
             tally: Tally::default(),
             elapsed,
@@ -253,10 +279,10 @@ impl Measured {
     }
 }
 
-fn wait(time: Duration, phase: &Phase) {
+fn wait(time: Duration, phase: &Phase, cancelled: &AtomicBool) {
     let end = Instant::now() + time;
     while phase.get() != Phase::OVER {
-        if interrupt::requested() {
+        if interrupt::requested() || cancelled.load(Ordering::Relaxed) {
             phase.advance_to(Phase::OVER);
         }
         let left = end.saturating_duration_since(Instant::now());

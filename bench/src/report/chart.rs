@@ -10,6 +10,8 @@ use crate::error::BenchError;
 const INK: RGBColor = RGBColor(1, 2, 3);
 /// What the grid is drawn in; replaced by a variable of the page.
 const GRID: RGBColor = RGBColor(4, 5, 6);
+/// The same, for charts made elsewhere.
+pub(super) const AXIS_INK: RGBColor = GRID;
 /// Colours that are told apart on white and on black.
 const SERIES: [RGBColor; 12] = [
     RGBColor(0x2f, 0x7d, 0xd1),
@@ -31,38 +33,38 @@ const FONT_PX: u32 = 13;
 const ROW_HEIGHT: u32 = 44;
 /// Height of the axis below the bars, and of a line of a legend.
 const AXIS_HEIGHT: u32 = 32;
-const LEGEND_HEIGHT: u32 = 20;
-/// Height of the chart of times without its legend.
-const TIMES_HEIGHT: u32 = 340;
+pub(super) const LEGEND_HEIGHT: u32 = 20;
+/// Height of a chart with two axes without its legend.
+pub(super) const PLOT_HEIGHT: u32 = 340;
 /// Widths in pixels that every chart is drawn in, with the class of the page that shows it: text that fits a desk is
 /// unreadable when a phone makes it smaller.
 const WIDTHS: [(u32, &str); 2] = [(760, "desk"), (328, "phone")];
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// A bar: its name, its parts from left to right, and the ends of its interval if it has one.
 #[derive(Clone, Debug)]
-pub(super) struct Bar {
-    pub(super) name: String,
-    pub(super) parts: Vec<f64>,
-    pub(super) interval: Option<(f64, f64)>,
-    pub(super) text: String,
+pub(crate) struct Bar {
+    pub(crate) name: String,
+    pub(crate) parts: Vec<f64>,
+    pub(crate) interval: Option<(f64, f64)>,
+    pub(crate) text: String,
 }
 
-fn failed(error: impl std::fmt::Display) -> BenchError {
+pub(super) fn failed(error: impl std::fmt::Display) -> BenchError {
     BenchError::System { attempted: "draw a chart", reason: error.to_string() }
 }
 
-fn colour(index: usize) -> RGBColor {
+pub(super) fn colour(index: usize) -> RGBColor {
     SERIES[index % SERIES.len()]
 }
 
-fn ink() -> TextStyle<'static> {
+pub(super) fn ink() -> TextStyle<'static> {
     (FONT, FONT_PX).into_font().color(&INK)
 }
 
 /// Draws a picture in every width, lets the page decide the colours, and names it for those who cannot see it.
-fn in_every_width(
+pub(super) fn in_every_width(
     title: &str,
     height: u32,
     draw: impl Fn(&Area<'_>, u32) -> Result<(), BenchError>,
@@ -85,26 +87,29 @@ fn in_every_width(
 
 /// The widest of a chart's pictures as a file of its own, with the colours that a page would have given it.
 pub(super) fn standalone(pictures: &str) -> String {
+    let end = pictures.find("</svg>").map_or(pictures.len(), |at| at + "</svg>".len());
+    styled(format!("{}\n", &pictures[..end]))
+}
+
+/// A picture with the colours that a page would have given it.
+pub(super) fn styled(mut picture: String) -> String {
     const STYLE: &str = "<style>svg { color: #1b1f24; background: #ffffff; --grid: #d5dae0; } \
                          @media (prefers-color-scheme: dark) { svg { color: #e4e8ec; background: #14171a; --grid: #3a4249; } }\
                          </style>\n";
-    let end = pictures.find("</svg>").map_or(pictures.len(), |at| at + "</svg>".len());
-    let mut picture = pictures[..end].to_owned();
     if let Some(at) = picture.find('>') {
         picture.insert_str(at + 1, STYLE);
     }
-    picture.push('\n');
     picture
 }
 
 /// A square in the colour of series `index`, and its name.
-fn legend(area: &Area<'_>, index: usize, name: &str, (x, y): (i32, i32)) -> Result<(), BenchError> {
+pub(super) fn legend(area: &Area<'_>, index: usize, name: &str, (x, y): (i32, i32)) -> Result<(), BenchError> {
     area.draw(&Rectangle::new([(x, y), (x + 12, y + 10)], colour(index).filled())).map_err(failed)?;
     area.draw_text(name, &ink(), (x + 18, y - 2)).map_err(failed)
 }
 
 /// Horizontal bars, one below the other; `parts` names the parts of a bar if there are several.
-pub(super) fn bars(title: &str, parts: &[&str], bars: &[Bar]) -> Result<String, BenchError> {
+pub(crate) fn bars(title: &str, parts: &[&str], bars: &[Bar]) -> Result<String, BenchError> {
     let count = bars.len().max(1);
     let rows = ROW_HEIGHT * count as u32;
     let below = AXIS_HEIGHT + if parts.len() > 1 { LEGEND_HEIGHT } else { 0 };
@@ -169,9 +174,9 @@ pub(super) fn percentiles(title: &str, lines: &[Line]) -> Result<String, BenchEr
     let values = || lines.iter().flat_map(|line| line.points.iter().map(|point| point.1));
     let low = values().fold(f64::INFINITY, f64::min).clamp(1e-3, 1e6) / 1.5;
     let high = values().fold(0.0, f64::max).max(low * 10.0) * 1.5;
-    let height = TIMES_HEIGHT + LEGEND_HEIGHT * lines.len() as u32 + 10;
+    let height = PLOT_HEIGHT + LEGEND_HEIGHT * lines.len() as u32 + 10;
     in_every_width(title, height, |area, _| {
-        let (upper, lower) = area.split_vertically(TIMES_HEIGHT);
+        let (upper, lower) = area.split_vertically(PLOT_HEIGHT);
         let mut chart = ChartBuilder::on(&upper)
             .margin(8)
             .margin_right(28)
@@ -213,7 +218,7 @@ fn share_name(rarity: f64) -> String {
 }
 
 /// 1.5M, 20k, 0.5.
-fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     let (scaled, unit) = match value.abs() {
         large if large >= 1e6 => (value / 1e6, "M"),
         large if large >= 1e3 => (value / 1e3, "k"),

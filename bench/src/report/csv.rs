@@ -1,55 +1,54 @@
 //! A line a row, for spreadsheets and scripts.
 
-use super::Report;
+use super::{Report, Row};
 
-/// The rows as CSV: a header, then a line each; times in nanoseconds, CPU in microseconds per operation.
+/// Columns of a row; times in nanoseconds, CPU in microseconds per operation.
+pub(crate) const COLUMNS: &str = "path,threads,connections,depth,batch,ops_per_s,ops_per_s_low,ops_per_s_high,mean_ns,\
+     min_ns,p50_ns,p90_ns,p99_ns,p999_ns,p9999_ns,max_ns,server_cpu_us_per_op,client_cpu_us_per_op,served_by,rate_to_local,\
+     repetitions,dropped,not_available";
+
+/// The rows as CSV: a header, then a line each.
 #[must_use]
 pub fn csv(report: &Report) -> String {
-    let mut text = "path,threads,connections,depth,batch,ops_per_s,ops_per_s_low,ops_per_s_high,mean_ns,min_ns,p50_ns,\
-         p90_ns,p99_ns,p999_ns,p9999_ns,max_ns,server_cpu_us_per_op,client_cpu_us_per_op,served_by,rate_to_local,\
-         repetitions,dropped,not_available\n"
-        .to_owned();
-    for row in &report.rows {
-        let mut cells = vec![row.path.clone()];
-        match row.drive {
-            Some(drive) => {
-                cells.extend(
-                    [drive.threads, drive.connections, drive.depth, drive.batch].map(|count| count.to_string()),
-                );
-            }
-            None => cells.extend([const { String::new() }; 4]),
-        }
-        match &row.measured {
-            Some(row) => {
-                let optional = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.4}"));
-                let interval = row.ops_per_s;
-                let times = row.latency;
-                cells.extend([interval.median, interval.low, interval.high, times.mean_ns].map(|v| format!("{v:.1}")));
-                cells.extend(
-                    [
-                        times.min_ns,
-                        times.p50_ns,
-                        times.p90_ns,
-                        times.p99_ns,
-                        times.p999_ns,
-                        times.p9999_ns,
-                        times.max_ns,
-                    ]
-                    .map(|time| time.to_string()),
-                );
-                cells.push(optional(row.server_cpu_us_per_op.map(|cpu| cpu.median)));
-                cells.push(optional(Some(row.client_cpu_us_per_op.median)));
-                cells.push(row.served_by());
-                cells.push(optional(row.rate_to_local));
-                cells.extend([row.runs.len(), row.dropped].map(|count| count.to_string()));
-            }
-            None => cells.extend([const { String::new() }; 17]),
-        }
-        cells.push(row.not_available.clone().unwrap_or_default());
-        text.push_str(&cells.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(","));
-        text.push('\n');
-    }
+    let mut text = format!("{COLUMNS}\n");
+    text.extend(report.rows.iter().map(|row| line(&cells(row))));
     text
+}
+
+/// Cells as a line.
+pub(crate) fn line(cells: &[String]) -> String {
+    cells.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(",") + "\n"
+}
+
+/// A row's cells, of which those of its times are from the intended start if there is one.
+pub(crate) fn cells(row: &Row) -> Vec<String> {
+    let mut cells = vec![row.path.clone()];
+    match row.drive {
+        Some(drive) => {
+            cells.extend([drive.threads, drive.connections, drive.depth, drive.batch].map(|count| count.to_string()));
+        }
+        None => cells.extend([const { String::new() }; 4]),
+    }
+    match &row.measured {
+        Some(row) => {
+            let optional = |value: Option<f64>| value.map_or(String::new(), |value| format!("{value:.4}"));
+            let interval = row.ops_per_s;
+            let times = row.response.unwrap_or(row.latency);
+            cells.extend([interval.median, interval.low, interval.high, times.mean_ns].map(|v| format!("{v:.1}")));
+            cells.extend(
+                [times.min_ns, times.p50_ns, times.p90_ns, times.p99_ns, times.p999_ns, times.p9999_ns, times.max_ns]
+                    .map(|time| time.to_string()),
+            );
+            cells.push(optional(row.server_cpu_us_per_op.map(|cpu| cpu.median)));
+            cells.push(optional(Some(row.client_cpu_us_per_op.median)));
+            cells.push(row.served_by());
+            cells.push(optional(row.rate_to_local));
+            cells.extend([row.runs.len(), row.dropped].map(|count| count.to_string()));
+        }
+        None => cells.extend([const { String::new() }; 17]),
+    }
+    cells.push(row.not_available.clone().unwrap_or_default());
+    cells
 }
 
 fn quoted(cell: &str) -> String {

@@ -6,7 +6,7 @@ use comfy_table::{Cell, CellAlignment, Table};
 use super::{Report, Row};
 use crate::statistics::Interval;
 
-const COLUMNS: [&str; 8] =
+pub(crate) const COLUMNS: [&str; 8] =
     ["path", "ops/s", "p50 µs", "p99 µs", "server CPU µs/op", "client CPU µs/op", "served by", "× local"];
 
 /// The report for a terminal: workload, table, what to know about it, environment.
@@ -45,7 +45,8 @@ fn not_available(report: &Report) -> impl Iterator<Item = String> {
     rows.map(|(name, reason)| format!(" {name}  not available: {reason}"))
 }
 
-fn cells(row: &Row) -> Vec<Cell> {
+/// A row's cells.
+pub(crate) fn cells(row: &Row) -> Vec<Cell> {
     let Some(measured) = &row.measured else {
         return vec![Cell::new(row.name()), Cell::new("not measured")];
     };

@@ -1,8 +1,10 @@
 //! The stores that a run can drive, behind one small interface, so that the workload, the verification and the
 //! measuring are the same for all: only the path differs.
 
+mod floor;
 mod local;
 mod memcached;
+mod own;
 mod peer;
 mod redis;
 mod sidestep;
@@ -10,10 +12,12 @@ mod wire;
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+pub use floor::{Echo, Memcpy};
 pub use local::Local;
 pub use memcached::Memcached;
+pub use own::OwnServer;
 pub use peer::{Peer, PeerKind, is_loopback};
 pub use redis::Redis;
 pub use sidestep::{PathReport, ServerAddress, Sidestep, paths_of};
@@ -125,6 +129,61 @@ pub trait Connection: Send {
     fn complete(&mut self, wait: bool, each: EachCompletion<'_>) -> Result<(), TargetError>;
 }
 
+/// A store as another machine is told of it. Tokens do not travel: whoever opens it has its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "store")]
+pub enum RemoteStore {
+    /// A server of Sidestep.
+    Sidestep {
+        /// `HOST:PORT`.
+        address: String,
+        /// `tcp`, `shm`, …
+        path: String,
+        /// Entries of the location cache of each session.
+        location_cache: usize,
+        /// Whether to poll the socket instead of sleeping in it.
+        spin: bool,
+    },
+    /// memcached.
+    Memcached {
+        /// `HOST:PORT`.
+        address: String,
+    },
+    /// A server of the Redis protocol.
+    Redis {
+        /// `HOST:PORT`.
+        address: String,
+    },
+}
+
+impl RemoteStore {
+    /// Path or peer, and where.
+    #[must_use]
+    pub fn name(&self) -> String {
+        match self {
+            Self::Sidestep { address, path, .. } => format!("{path} to {address}"),
+            Self::Memcached { address } => format!("memcached at {address}"),
+            Self::Redis { address } => format!("redis at {address}"),
+        }
+    }
+
+    /// Opens it; `token` is for a server of Sidestep.
+    ///
+    /// # Errors
+    /// It cannot be reached, or the path cannot be had.
+    pub fn open(&self, token: &[u8]) -> Result<Box<dyn Target>, TargetError> {
+        Ok(match self {
+            Self::Sidestep { address, path, location_cache, spin } => {
+                let (address, token) = (address.clone(), token.to_vec());
+                let server = ServerAddress { address, token, location_cache: *location_cache, spin: *spin };
+                Box::new(Sidestep::connect(&server, path)?)
+            }
+            Self::Memcached { address } => Box::new(Memcached::new(Peer::running(address))?),
+            Self::Redis { address } => Box::new(Redis::new(Peer::running(address))?),
+        })
+    }
+}
+
 /// A store under test.
 pub trait Target: Send + Sync {
     /// Name of the row: `shm`, `tcp`, `local`, `memcached` …
@@ -142,6 +201,16 @@ pub trait Target: Send + Sync {
     /// User and system time that the server's process has used since it started; `None` when there is none
     /// or it cannot be known.
     fn server_cpu(&self) -> Option<Duration>;
+
+    /// Whether the server's process runs on this machine.
+    fn is_on_this_host(&self) -> bool {
+        true
+    }
+
+    /// How another process can open the same store; none where it lives in this process.
+    fn remote(&self) -> Option<RemoteStore> {
+        None
+    }
 
     /// Whether an operation is a matter of nanoseconds, so that reading the clock for each would be most of it.
     fn is_memory(&self) -> bool {

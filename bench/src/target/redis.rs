@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::peer::Peer;
+use super::peer::{Peer, is_loopback};
 use super::wire::{self, Parsed, Protocol, Wire};
-use super::{Connection, Target, TargetError};
+use super::{Connection, RemoteStore, Target, TargetError};
 
 /// A Redis server.
 #[derive(Debug)]
@@ -55,6 +55,14 @@ impl Target for Redis {
             let seconds = |name| field(&info, name)?.parse::<f64>().ok();
             Duration::try_from_secs_f64(seconds("used_cpu_user")? + seconds("used_cpu_sys")?).ok()
         })
+    }
+
+    fn is_on_this_host(&self) -> bool {
+        is_loopback(&self.peer.address)
+    }
+
+    fn remote(&self) -> Option<RemoteStore> {
+        Some(RemoteStore::Redis { address: self.peer.address.clone() })
     }
 
     fn memory_in_use(&self) -> Result<Option<u64>, TargetError> {

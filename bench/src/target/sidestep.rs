@@ -6,7 +6,7 @@ use std::time::Duration;
 use sidestep_client::{Answer, Client, Error, Meta, Options, Path, PathMode, PutOptions, Session, Ticket};
 
 use super::peer::is_loopback;
-use super::{Completion, Connection, EachCompletion, EachRead, Reply, Route, Target, TargetError};
+use super::{Completion, Connection, EachCompletion, EachRead, RemoteStore, Reply, Route, Target, TargetError};
 use crate::accounting;
 
 /// Where the server is and how to reach it.
@@ -68,6 +68,7 @@ pub struct Sidestep {
     /// Of the server, if it runs on this host.
     pid: Option<u32>,
     location_cache: usize,
+    spin: bool,
     is_memory: bool,
 }
 
@@ -91,8 +92,15 @@ impl Sidestep {
             // `shm` proves that the server is on this host, whatever its address looks like.
             pid: (path == Path::Shm || is_loopback(&server.address)).then_some(info.pid),
             location_cache: server.location_cache,
+            spin: server.spin,
             is_memory: path == Path::Shm,
         })
+    }
+
+    /// Process of the server, if it runs on this host.
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.pid
     }
 
     /// Counters of the server and of this client, by name.
@@ -131,6 +139,19 @@ impl Target for Sidestep {
         let stats = self.client.stats().ok()?;
         let used = stats.server("process_cpu_user_us")? + stats.server("process_cpu_system_us")?;
         Some(Duration::from_micros(used))
+    }
+
+    fn is_on_this_host(&self) -> bool {
+        self.pid.is_some()
+    }
+
+    fn remote(&self) -> Option<RemoteStore> {
+        Some(RemoteStore::Sidestep {
+            address: self.address.clone(),
+            path: self.name.to_owned(),
+            location_cache: self.location_cache,
+            spin: self.spin,
+        })
     }
 
     fn is_memory(&self) -> bool {

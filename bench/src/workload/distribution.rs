@@ -1,13 +1,13 @@
 //! Which record a request is for: YCSB's request distributions.
 
 use rand::Rng;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::key::fnv64;
 use super::zipfian::{THETA, Zipfian};
 
 /// A request distribution by its name in YCSB's properties.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Distribution {
     /// Every record alike.

@@ -14,12 +14,12 @@ pub use requests::{Operation, Request, Requests};
 pub use value::{Stamp, WrongValue, fill, verify};
 pub use zipfian::{THETA, Zipfian, zeta};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::BenchError;
 
 /// Proportions of the operations; they need not add up to 1.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mix {
     /// Whole-record reads.
     pub read: f64,
@@ -32,7 +32,7 @@ pub struct Mix {
 }
 
 /// A workload.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
     /// What to call it.
     pub name: String,

@@ -1,0 +1,32 @@
+use std::net::TcpListener;
+
+use clap::Args;
+
+use sidestep_bench::agents::serve;
+use sidestep_bench::error::BenchError;
+
+use super::shared::{print, token};
+
+#[derive(Debug, Args)]
+pub(super) struct Agent {
+    /// Where to wait for coordinators: HOST:PORT; port 0 = a free one, which is printed. Whoever reaches it can have this
+    /// machine drive a store of their choice.
+    #[arg(long, value_name = "ADDR")]
+    listen: String,
+    /// File with the token of the servers that are driven: it is not sent by the coordinator.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<std::path::PathBuf>,
+}
+
+impl Agent {
+    pub(super) fn run(self) -> Result<(), BenchError> {
+        let unusable = |error: std::io::Error| {
+            BenchError::Usage(format!("cannot listen on {}: {error} (expected HOST:PORT)", self.listen))
+        };
+        let listener = TcpListener::bind(&self.listen).map_err(unusable)?;
+        let address = listener.local_addr().map_err(unusable)?;
+        let token = token(self.token_file.as_deref())?;
+        print(&format!("agent listening on {address}\n"))?;
+        serve(&listener, &token)
+    }
+}

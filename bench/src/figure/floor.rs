@@ -1,0 +1,49 @@
+//! Each path against its floor: the same bytes by the same means, without a table.
+
+use super::{Data, Found, Host, Options, Point};
+use crate::agents::Clients;
+use crate::compare::load_into;
+use crate::driver::{Drive, load};
+use crate::error::BenchError;
+use crate::interleave::{Contender, interleaved};
+use crate::target::{Echo, Local, Memcpy, Target};
+use crate::workload::{Mix, Workload};
+
+/// What the places are called.
+pub(super) const SINGLE: &str = "one at a time";
+pub(super) const PIPELINED: &str = "one connection × 16";
+
+pub(super) fn floor(host: &Host, options: &Options) -> Result<Found, BenchError> {
+    let (paths, not_available) = host.paths(options)?;
+    let mix = Mix { read: 1.0, update: 0.0, insert: 0.0, read_modify_write: 0.0 };
+    let workload = Workload { ordered_keys: true, mix, ..options.workload.clone() };
+    load_into(&paths[0], &workload)?;
+    let (local, memcpy) = (Local::new(workload.records), Memcpy::new(&workload));
+    load(&local, &workload, 0..workload.records, 1, &|_| ())?;
+    let echo = Echo::start(&workload).map_err(super::refused)?;
+    let mut stores: Vec<&dyn Target> = vec![&memcpy, &local, &echo];
+    stores.extend(paths.iter().map(|path| path as &dyn Target));
+    let (mut contenders, mut places) = (Vec::new(), Vec::new());
+    for store in stores {
+        contenders.push(Contender::new(store, &workload, Drive::calls(1), None));
+        places.push(SINGLE);
+        if !store.is_memory() {
+            let drive = Drive { depth: 16, ..Drive::calls(1) };
+            contenders.push(Contender::new(store, &workload, drive, None));
+            places.push(PIPELINED);
+        }
+    }
+    let partial = interleaved(&mut contenders, &mut Clients::default(), &options.schedule)?;
+    let points = places.into_iter().zip(contenders).map(|(place, contender)| Point::at(place, None, contender.row()));
+    Ok(Found {
+        axis: "drive",
+        workloads: vec![workload.clone()],
+        data: Data::Points(points.collect()),
+        not_available,
+        notes: vec![
+            "keys are record numbers here, so that the floors need no table; the echo's CPU is the client's".into(),
+            "no floor of rdma: a bare READ of the same size is not measured".into(),
+        ],
+        partial,
+    })
+}
