@@ -197,7 +197,14 @@ impl Device {
         // SAFETY: the device is one of the list, which is not freed yet.
         let context = unsafe { ffi::ibv_open_device(device) };
         let context = NonNull::new(context).ok_or_else(|| RdmaError::last(format!("open the RDMA device {name}")))?;
-        let unknown = Limits { send_requests: 1, completions: 1, reads_served: 1, reads_issued: 1, region_bytes: 0, shared_receives: 0 };
+        let unknown = Limits {
+            send_requests: 1,
+            completions: 1,
+            reads_served: 1,
+            reads_issued: 1,
+            region_bytes: 0,
+            shared_receives: 0,
+        };
         // Owned from here on, so that it is closed if the query fails.
         let mut open = Open { context, name: name.to_owned(), limits: unknown, vendor_id: 0 };
         let mut attr = ffi::ibv_device_attr::default();
