@@ -5,11 +5,11 @@
 //!
 //! | from | message |
 //! | --- | --- |
-//! | coordinator | [`Order::Job`]: which store, which workload, which part of the run |
-//! | agent | [`Word::Ready`] once every connection is open |
-//! | coordinator | [`Order::Begin`], to all at once |
-//! | agent | [`Word::Done`] with what it counted, or [`Word::Failed`] at any time |
-//! | coordinator | [`Order::Stop`], or closing the connection, ends a run early |
+//! | coordinator | `Order::Job`: which store, which workload, which part of the run |
+//! | agent | `Word::Ready` once every connection is open |
+//! | coordinator | `Order::Begin`, to all at once |
+//! | agent | `Word::Done` with what it counted, or `Word::Failed` at any time |
+//! | coordinator | `Order::Stop`, or closing the connection, ends a run early |
 //!
 //! No clock is compared with another machine's: each part takes its own time, and only durations and counts travel. The
 //! parts overlap but for the delay of the network and the difference of their connecting.
