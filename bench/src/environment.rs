@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::hint::black_box;
+use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
@@ -13,6 +14,9 @@ const CLOCK_READINGS: u32 = 20_000;
 pub const HEAP_TUNABLES: &str = "GLIBC_TUNABLES";
 /// Makes glibc's allocator ask for huge pages.
 pub const HEAP_ON_HUGE_PAGES: &str = "glibc.malloc.hugetlb=1";
+
+/// What every output says where RDMA is Soft-RoCE or the like: each of its packets is the work of a CPU.
+pub const SOFTWARE_RDMA: &str = "software RDMA: functional only";
 
 /// The machine, the software, the command.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,6 +49,12 @@ pub struct Environment {
     pub command: String,
     /// How client and server were connected.
     pub network: String,
+    /// RDMA devices of this machine.
+    #[serde(default)]
+    pub rdma_devices: Vec<String>,
+    /// What must be said of every number: [`SOFTWARE_RDMA`] where this machine's RDMA devices are all software.
+    #[serde(default)]
+    pub stamp: Option<String>,
     /// Each store that was measured.
     pub stores: Vec<String>,
 }
@@ -54,6 +64,7 @@ impl Environment {
     #[must_use]
     pub fn here(commit: &str, network: &str) -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let (rdma_devices, are_software) = rdma_devices(Path::new("/sys/class/infiniband"));
         let release = |file: &str| read_line(&format!("/proc/sys/kernel/{file}"));
         Self {
             started_at_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
@@ -80,6 +91,8 @@ impl Environment {
             commit: commit.to_owned(),
             command: std::env::args().collect::<Vec<_>>().join(" "),
             network: network.to_owned(),
+            rdma_devices,
+            stamp: are_software.then(|| SOFTWARE_RDMA.to_owned()),
             stores: Vec::new(),
         }
     }
@@ -100,9 +113,30 @@ impl Environment {
             ("commit", if self.commit.is_empty() { "not told (--commit)".into() } else { self.commit.clone() }),
             ("command", self.command.clone()),
         ];
+        if !self.rdma_devices.is_empty() {
+            let stamp = self.stamp.as_ref().map_or(String::new(), |stamp| format!(" ({stamp})"));
+            lines.push(("RDMA devices", format!("{}{stamp}", self.rdma_devices.join(", "))));
+        }
         lines.extend(self.stores.iter().map(|store| ("store", store.clone())));
         lines
     }
+}
+
+/// Names of the devices, and whether there are some and all of them software: those are no hardware's in sysfs.
+fn rdma_devices(class: &Path) -> (Vec<String>, bool) {
+    let mut devices: Vec<(String, bool)> = fs::read_dir(class)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| {
+            let is_virtual = fs::canonicalize(entry.path())
+                .is_ok_and(|path| path.components().any(|part| part.as_os_str() == "virtual"));
+            (entry.file_name().to_string_lossy().into_owned(), is_virtual)
+        })
+        .collect();
+    devices.sort();
+    let are_software = !devices.is_empty() && devices.iter().all(|(_, is_virtual)| *is_virtual);
+    (devices.into_iter().map(|(name, _)| name).collect(), are_software)
 }
 
 fn read_line(path: &str) -> String {
@@ -127,6 +161,24 @@ fn clock_ns() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn software_devices_are_told_from_hardware() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let class = folder.path().join("class");
+        std::fs::create_dir(&class).expect("a folder");
+        assert_eq!(rdma_devices(&class), (vec![], false));
+        assert_eq!(rdma_devices(&folder.path().join("none")), (vec![], false));
+        let add = |name: &str, kind: &str| {
+            let device = folder.path().join("devices").join(kind).join(name);
+            std::fs::create_dir_all(&device).expect("a folder");
+            std::os::unix::fs::symlink(device, class.join(name)).expect("a link");
+        };
+        add("rxe0", "virtual");
+        assert_eq!(rdma_devices(&class), (vec!["rxe0".into()], true));
+        add("mlx5_0", "pci0000:00");
+        assert_eq!(rdma_devices(&class), (vec!["mlx5_0".into(), "rxe0".into()], false));
+    }
 
     #[test]
     fn everything_is_said() {

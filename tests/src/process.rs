@@ -31,9 +31,15 @@ pub struct ServerProcess {
 impl ServerProcess {
     /// Starts one and waits for its line. The arguments come after `--listen`.
     pub fn start(listen: &str, args: &[&str]) -> Self {
+        Self::start_with(listen, args, &[])
+    }
+
+    /// The same with more in its environment.
+    pub fn start_with(listen: &str, args: &[&str], environment: &[(&str, &Path)]) -> Self {
         let mut child = Command::new(program("sidestep-server"))
             .args(["--listen", listen])
             .args(args)
+            .envs(environment.iter().copied())
             .env("RUST_LOG", "warn")
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit())

@@ -20,7 +20,7 @@ pub fn json(figure: &Figure) -> Result<String, BenchError> {
 /// The numbers as CSV: a header, then a line each; a column for the stamp, so that no line goes without it.
 #[must_use]
 pub fn csv(figure: &Figure) -> String {
-    let stamp = figure.stamp.unwrap_or_default().to_owned();
+    let stamp = figure.stamp.clone().unwrap_or_default();
     let mut text = String::new();
     let mut add = |cells: Vec<String>| text.push_str(&rows::line(&[cells, vec![stamp.clone()]].concat()));
     match &figure.data {
@@ -68,7 +68,7 @@ pub fn csv(figure: &Figure) -> String {
 #[must_use]
 pub fn table(figure: &Figure) -> String {
     let mut lines = vec![format!("{}: {}", figure.figure, figure.question)];
-    lines.extend(figure.stamp.map(str::to_owned));
+    lines.extend(figure.stamp.clone());
     if figure.partial {
         lines.push("PARTIAL: interrupted before all repetitions were done".into());
     }

@@ -184,7 +184,7 @@ pub struct Figure {
     /// What it asks.
     pub question: &'static str,
     /// What every output must say of these numbers; none if nothing.
-    pub stamp: Option<&'static str>,
+    pub stamp: Option<String>,
     /// The result in a sentence.
     pub reading: String,
     /// Whether it was cut short.
@@ -287,7 +287,7 @@ pub fn measure(name: Name, options: &Options) -> Result<Figure, BenchError> {
         schema: SCHEMA,
         figure: name.text(),
         question: name.question(),
-        stamp: stamp(&host),
+        stamp: environment.stamp.clone(),
         reading: String::new(),
         partial: found.partial,
         environment,
@@ -300,10 +300,4 @@ pub fn measure(name: Name, options: &Options) -> Result<Figure, BenchError> {
     };
     figure.reading = reading::reading(name, &figure);
     Ok(figure)
-}
-
-/// What the outputs must say of a server's device: this is the one place for it. Nothing tells yet whether a device
-/// is a software one.
-fn stamp(_host: &Host) -> Option<&'static str> {
-    None
 }

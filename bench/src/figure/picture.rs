@@ -52,7 +52,7 @@ pub fn pictures(figure: &Figure) -> Result<Vec<(&'static str, String)>, BenchErr
         Data::Tenths(repetitions) => of_tenths(repetitions)?,
     };
     if let Some((title, _)) = drawn.first_mut() {
-        let stamp = figure.stamp.map_or(String::new(), |stamp| format!(" ({stamp})"));
+        let stamp = figure.stamp.as_ref().map_or(String::new(), |stamp| format!(" ({stamp})"));
         let partial = if figure.partial { " (PARTIAL)" } else { "" };
         *title = format!("{title}{stamp}{partial}");
     }

@@ -153,7 +153,7 @@ fn a_cache_that_does_nothing_is_said_to() {
 #[test]
 fn every_form_has_everything() {
     let mut figure = figure(Name::Bypass, two(4e6, 1e6));
-    figure.stamp = Some("software RDMA: functional only");
+    figure.stamp = Some(crate::environment::SOFTWARE_RDMA.to_owned());
     let value: serde_json::Value = serde_json::from_str(&json(&figure).expect("JSON")).expect("parsed");
     assert_eq!(value["schema"], SCHEMA);
     assert_eq!(value["stamp"], "software RDMA: functional only");

@@ -10,8 +10,9 @@ pub(crate) const COLUMNS: &str = "path,threads,connections,depth,batch,ops_per_s
 /// The rows as CSV: a header, then a line each.
 #[must_use]
 pub fn csv(report: &Report) -> String {
-    let mut text = format!("{COLUMNS}\n");
-    text.extend(report.rows.iter().map(|row| line(&cells(row))));
+    let mut text = format!("{COLUMNS},stamp\n");
+    let stamp = report.environment.stamp.clone().unwrap_or_default();
+    text.extend(report.rows.iter().map(|row| line(&[cells(row), vec![stamp.clone()]].concat())));
     text
 }
 

@@ -32,6 +32,9 @@ pub fn html(report: &Report) -> Result<String, BenchError> {
     if report.partial {
         add("<p class=\"warn\">PARTIAL: interrupted before all repetitions were done.</p>\n".into());
     }
+    if let Some(stamp) = &report.environment.stamp {
+        add(format!("<p class=\"warn\">{}</p>\n", escaped(stamp)));
+    }
     add(format!("<p class=\"reading\">{}</p>\n", escaped(&super::reading(report))));
     add(format!("<p>{}<br>{}</p>\n", escaped(&report.workload.describe()), escaped(&report.describe_plan())));
     add(table(report));
@@ -44,7 +47,7 @@ pub fn html(report: &Report) -> Result<String, BenchError> {
     add(figure(
         "CPU per operation",
         "µs of the server's process and of this one, driving and verifying included",
-        &cpu_chart(&measured)?,
+        &cpu_chart(&measured, "")?,
     ));
     let lines: Vec<Line> = measured.iter().map(|(row, of)| curve(row, of)).collect();
     add(figure(
@@ -62,9 +65,10 @@ pub fn html(report: &Report) -> Result<String, BenchError> {
     ))
 }
 
-fn cpu_chart(measured: &[(&Row, &Measurement)]) -> Result<String, BenchError> {
+fn cpu_chart(measured: &[(&Row, &Measurement)], stamp: &str) -> Result<String, BenchError> {
     let cpu: Vec<Bar> = measured.iter().map(|(row, of)| cpu_bar(row, of)).collect();
-    chart::bars("CPU per operation of each path, server and client", &["server µs", "client µs"], &cpu)
+    let client = format!("client µs{stamp}");
+    chart::bars("CPU per operation of each path, server and client", &["server µs", &client], &cpu)
 }
 
 /// The chart of CPU per operation as a picture of its own, light or dark as the reader's browser prefers.
@@ -72,7 +76,8 @@ fn cpu_chart(measured: &[(&Row, &Measurement)]) -> Result<String, BenchError> {
 /// # Errors
 /// The chart cannot be drawn.
 pub fn svg(report: &Report) -> Result<String, BenchError> {
-    Ok(chart::standalone(&cpu_chart(&report.measured())?))
+    let stamp = report.environment.stamp.as_ref().map_or(String::new(), |stamp| format!(", {stamp}"));
+    Ok(chart::standalone(&cpu_chart(&report.measured(), &stamp)?))
 }
 
 fn figure(title: &str, caption: &str, svg: &str) -> String {

@@ -26,6 +26,7 @@ pub fn table(report: &Report) -> String {
     if report.partial {
         lines.push("PARTIAL: interrupted before all repetitions were done".to_owned());
     }
+    lines.extend(report.environment.stamp.iter().map(|stamp| stamp.to_uppercase()));
     lines.push(format!("workload {}", report.workload.describe()));
     lines.push(report.describe_plan());
     lines.push(String::new());

@@ -83,7 +83,9 @@ pub(super) enum Fit {
     /// It is an address of this host, where any will do.
     V6,
     V4,
-    /// It is the very address, or the only GID that matters.
+    /// InfiniBand, which reaches its peers whatever the address: unless a RoCE port has that.
+    InfiniBand,
+    /// It is the very address.
     Exact,
 }
 
@@ -94,7 +96,7 @@ fn is_any(local: IpAddr) -> bool {
 
 fn fit(entry: &GidEntry, layer: LinkLayer, local: IpAddr) -> Option<Fit> {
     if layer == LinkLayer::InfiniBand {
-        return (entry.index == 0).then_some(Fit::Exact);
+        return (entry.index == 0).then_some(Fit::InfiniBand);
     }
     if entry.kind != GidKind::RoceV2 || entry.gid == [0; 16] {
         return None;
@@ -210,6 +212,43 @@ mod tests {
         let table =
             table(&[(1, 0, GidKind::InfiniBand, "fe80::ec0d:9a03:78:1"), (1, 1, GidKind::InfiniBand, "fec0::1")]);
         let (entry, fit) = choose(&table, 1, LinkLayer::InfiniBand, "10.0.0.1".parse().unwrap()).unwrap();
-        assert_eq!((entry.index, fit), (0, Fit::Exact));
+        assert_eq!((entry.index, fit), (0, Fit::InfiniBand));
+        assert!(choose(&table[1..], 1, LinkLayer::InfiniBand, "10.0.0.1".parse().unwrap()).is_none());
+    }
+
+    /// Two addresses on one interface, IPv4 and IPv6, the second one added later.
+    #[test]
+    fn of_several_addresses_on_an_interface_the_one_that_is_spoken_from() {
+        let table = table(&[
+            (1, 0, GidKind::RoceV1, "fe80::1"),
+            (1, 1, GidKind::RoceV2, "fe80::1"),
+            (1, 2, GidKind::RoceV1, "10.0.0.1"),
+            (1, 3, GidKind::RoceV2, "10.0.0.1"),
+            (1, 4, GidKind::RoceV1, "10.0.0.2"),
+            (1, 5, GidKind::RoceV2, "10.0.0.2"),
+            (1, 12, GidKind::RoceV2, "2001:db8::2"),
+        ]);
+        for (local, index) in [("10.0.0.1", 3), ("10.0.0.2", 5), ("2001:db8::2", 12), ("fe80::1", 1)] {
+            assert_eq!(chosen(&table, 1, local), Some(index), "{local}");
+        }
+        // Of another interface: a link-local address says nothing of this one.
+        assert_eq!(chosen(&table, 1, "fe80::2"), None);
+    }
+
+    #[test]
+    fn of_two_ports_the_one_that_has_the_address() {
+        let infiniband = table(&[(1, 0, GidKind::InfiniBand, "fe80::ec0d:9a03:78:1")]);
+        let of = |table: &[GidEntry], port, layer, local: &str| {
+            choose(table, port, layer, local.parse().unwrap()).map(|(_, fit)| fit)
+        };
+        let by_lid = |local| of(&infiniband, 1, LinkLayer::InfiniBand, local);
+        let ethernet = |port, local| of(&two_ports(), port, LinkLayer::Ethernet, local);
+        assert!(ethernet(2, "192.168.30.7") > ethernet(1, "192.168.30.7"));
+        assert!(ethernet(2, "192.168.30.7") > by_lid("192.168.30.7"), "the address is RoCE's");
+        assert!(by_lid("10.9.9.9") > ethernet(1, "10.9.9.9"), "no RoCE port has it");
+        assert!(by_lid("127.0.0.1") > ethernet(1, "127.0.0.1"));
+        assert!(
+            ethernet(1, "127.0.0.1") > of(&table(&[(1, 0, GidKind::RoceV2, "fe80::1")]), 1, LinkLayer::Ethernet, "::1")
+        );
     }
 }

@@ -186,7 +186,8 @@ impl Inventory {
         if *is_memory || !self.pins_no_files {
             return None;
         }
-        let what = format!("{} is on {kind}, of which kernel {} pins no file", folder.display(), self.kernel);
+        let what =
+            format!("{} is on {kind}, of which kernel {} may refuse to pin files", folder.display(), self.kernel);
         Some(Problem::warning(what, "keep the table on a tmpfs or hugetlbfs (--data), or in memory (no --data)"))
     }
 }

@@ -146,15 +146,11 @@ impl Port {
 
     /// Why this one.
     pub fn why(&self) -> &'static str {
-        match (self.layer, self.fit) {
-            (LinkLayer::InfiniBand, _) => {
-                "InfiniBand is addressed by LID, whatever the address of the control connection"
-            }
-            (_, Fit::Exact) => "its RoCE v2 GID is this host's address of the control connection",
-            (_, Fit::V4 | Fit::V6) => "the control connection stays on this host, so that any address of it will do",
-            (_, Fit::LinkLocal) => {
-                "the control connection stays on this host, and there is no better than a link-local GID"
-            }
+        match self.fit {
+            Fit::InfiniBand => "InfiniBand is addressed by LID, whatever the address of the control connection",
+            Fit::Exact => "its RoCE v2 GID is this host's address of the control connection",
+            Fit::V4 | Fit::V6 => "the control connection stays on this host, so that any address of it will do",
+            Fit::LinkLocal => "the control connection stays on this host, and there is no better than a link-local GID",
         }
     }
 
