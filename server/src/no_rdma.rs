@@ -59,7 +59,7 @@ pub(crate) struct Channel(Infallible);
 
 /// Never has a channel.
 #[derive(Debug, Default)]
-pub(crate) struct Messages;
+pub(crate) struct Messages(());
 
 impl Messages {
     pub(crate) fn raw_fd(&self) -> Option<RawFd> {

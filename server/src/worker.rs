@@ -178,6 +178,10 @@ impl<M: Backing> Worker<M> {
     fn wait(&mut self, events: &mut Events) -> io::Result<()> {
         events.clear();
         let mut patience = self.patience();
+        if self.desk.messages.raw_fd().is_none() {
+            // Lost: the next one may have the same number, and is another one.
+            self.watched = None;
+        }
         if self.desk.messages.channels() > 0 {
             self.watch_messages()?;
             let has_come = match patience {

@@ -1,8 +1,8 @@
 //! Server processes for tests.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
@@ -17,6 +17,49 @@ pub fn program(name: &str) -> PathBuf {
     let program = folder.join(name);
     assert!(program.exists(), "{} is not built: cargo build --workspace --bins", program.display());
     program
+}
+
+/// A `history-client` that reads and writes until it is killed.
+#[derive(Debug)]
+pub struct EndlessClient {
+    child: Child,
+    // What it would write to is there for as long as it lives.
+    _stdout: Lines<BufReader<ChildStdout>>,
+    _folder: tempfile::TempDir,
+}
+
+impl EndlessClient {
+    /// Starts one with these sessions (see `history-client --help`) and waits until it is under way.
+    pub fn start(server: &str, sessions: &str, seed: u32, more: &[&str]) -> Self {
+        let folder = tmpfs_folder();
+        let mut child = Command::new(program("history-client"))
+            .args(["--server", server, "--sessions", sessions, "--seed", &seed.to_string()])
+            .args(["--operations", "1000000000", "--first-client", "0"])
+            .args(more)
+            .arg("--output")
+            .arg(folder.path().join("never"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the client starts");
+        let mut stdout = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        child.stdin.take().expect("a pipe").write_all(b"go\n").expect("it listens");
+        assert_eq!(stdout.by_ref().take(2).count(), 2, "it is under way");
+        Self { child, _stdout: stdout, _folder: folder }
+    }
+
+    /// Kills it, wherever it is.
+    pub fn kill(mut self) {
+        self.child.kill().expect("it lives");
+        self.child.wait().expect("it ends");
+    }
+}
+
+impl Drop for EndlessClient {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// A `sidestep-server` process. Killed when dropped.

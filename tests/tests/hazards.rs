@@ -5,9 +5,7 @@
 mod damaged;
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -20,7 +18,7 @@ use sidestep_core::hash::KeyHash;
 use sidestep_core::layout::item::{self, ComposeHeader, LinkState};
 use sidestep_server::config::Timeouts;
 use sidestep_server::{Config, Server};
-use sidestep_tests::process::tmpfs_folder;
+use sidestep_tests::process::EndlessClient;
 
 fn config() -> Config {
     Config {
@@ -142,24 +140,11 @@ fn clients_killed_at_random_moments_leave_nothing() {
     let timeouts = Timeouts { session: Duration::from_millis(400), ..Timeouts::default() };
     let segment_bytes = Some(16 << 20);
     let server = Server::start(Config { timeouts, segment_bytes, ..config() }).expect("a server");
-    let folder = tmpfs_folder();
     for round in 0..24u32 {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_history-client"))
-            .args(["--server", &server.local_addr().to_string(), "--sessions", "tcp,shm-cached,tcp"])
-            .args(["--operations", "1000000000", "--seed", &round.to_string(), "--first-client", "0"])
-            .args(if round % 2 == 0 { &["--long-values"][..] } else { &[] })
-            .arg("--output")
-            .arg(folder.path().join("never"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the client starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-        child.stdin.take().expect("a pipe").write_all(b"go\n").expect("it listens");
-        assert_eq!(lines.by_ref().take(2).count(), 2, "it is under way");
+        let more = if round % 2 == 0 { &["--long-values"][..] } else { &[] };
+        let client = EndlessClient::start(&server.local_addr().to_string(), "tcp,shm-cached,tcp", round, more);
         std::thread::sleep(Duration::from_micros(random.random_range(0..30_000)));
-        child.kill().expect("it lives");
-        child.wait().expect("it ends");
+        client.kill();
     }
     // Deferred frees are done by whoever comes next.
     let client = connect(&server, Path::Tcp);

@@ -5,7 +5,7 @@ use sidestep_core::layout::directory::DirectoryWord;
 use sidestep_core::lookup::{CachedLocation, ItemRead, Lookup, Step};
 use sidestep_fabric::rdma::RdmaError;
 
-use super::reader::{End, Item, ROOT, RdmaReader, WINDOW_BYTES, end_of, on_item, on_window};
+use super::reader::{Begun, End, Item, ROOT, RdmaReader, WINDOW_BYTES, end_of, on_item, on_window};
 use super::remote::{Fetched, Remote};
 use crate::shm::Looked;
 
@@ -40,7 +40,7 @@ impl RdmaReader {
     ) {
         for (group, first) in keys.chunks(KEYS_AT_ONCE).zip((0..).step_by(KEYS_AT_ONCE)) {
             let mut all: Vec<One<'_>> =
-                group.iter().enumerate().map(|(i, key)| self.begin(first + i, key.as_ref())).collect();
+                group.iter().enumerate().map(|(i, key)| self.one(first + i, key.as_ref())).collect();
             if let Err(error) = run(&mut all, &mut self.remote) {
                 self.break_off(error);
                 again.extend(first..keys.len());
@@ -60,15 +60,8 @@ impl RdmaReader {
         self.publish_trace();
     }
 
-    fn begin<'k>(&self, index: usize, key: &'k [u8]) -> One<'k> {
-        let hash = self.hash(key);
-        let cached = self.cache.as_ref().and_then(|cache| cache.find(hash));
-        let mut lookup = Lookup::new(key, hash, self.geometry);
-        let entry = self.directory.find(hash);
-        let step = match cached {
-            Some(location) => lookup.start_at(location, entry),
-            None => lookup.start(entry),
-        };
+    fn one<'k>(&self, index: usize, key: &'k [u8]) -> One<'k> {
+        let Begun { hash, cached, lookup, step } = self.begin(key);
         One { index, hash, cached, lookup, step, last: Fetched::Nothing, kept: Fetched::Nothing, is_decided: false }
     }
 }

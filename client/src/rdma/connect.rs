@@ -3,11 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sidestep_core::handshake::{MessagesEnd, QueuePairEnd, QueuePairReply, QueuePairRequest, decode_body, encode_body};
+use sidestep_core::handshake::{QueuePairReply, QueuePairRequest, decode_body, encode_body};
 use sidestep_core::message::Op;
-use sidestep_fabric::rdma::{
-    BufferPool, DeviceChoice, Domain, Endpoint, MessageEnd, Port, RdmaError, Unconnected, Waiting,
-};
+use sidestep_fabric::rdma::{BufferPool, DeviceChoice, Domain, Port, RdmaError, Unconnected, Waiting};
 
 use super::messages::{Messages, Patience};
 use super::reader::RdmaReader;
@@ -82,14 +80,10 @@ pub(crate) fn connect(
         true => Some(Unconnected::new(&nic.domain, &nic.port, options.queue_depth).map_err(failed)?),
         false => None,
     };
-    let request = QueuePairRequest {
-        reads: unconnected.as_ref().map(|unconnected| end(&unconnected.endpoint())),
-        messages: our_messages.map(|ours| MessagesEnd { end: end(&ours.endpoint), receives: ours.receives }),
-    };
+    let request = QueuePairRequest { reads: unconnected.as_ref().map(Unconnected::end), messages: our_messages };
     let reply = exchange(control, &request, keep).map_err(NoView::here)?;
     if let Some(mut messages) = messages {
         let theirs = reply.messages.ok_or_else(|| NoView::here("the server's reply has no message channel"))?;
-        let theirs = MessageEnd { endpoint: endpoint(&theirs.end), receives: theirs.receives };
         let connected = messages.connect(&theirs).map_err(failed);
         // Either way the server answers over the channel from now on.
         control.carry_by(messages);
@@ -100,7 +94,7 @@ pub(crate) fn connect(
     let Some(unconnected) = unconnected else { return Ok(None) };
     let theirs = reply.reads.ok_or_else(|| NoView::here("the server's reply has no queue pair to read by"))?;
     let waiting = Waiting { spin, most: options.request_timeout };
-    let reads = unconnected.connect(&endpoint(&theirs.end), waiting).map_err(failed)?;
+    let reads = unconnected.connect(&theirs.end, waiting).map_err(failed)?;
     let pool = BufferPool::new(&nic.domain, options.buffer_pool_bytes);
     // As of the connection that answered, which may be another one than before.
     let welcome = control.welcome();
@@ -125,14 +119,4 @@ fn exchange(control: &mut Control, request: &QueuePairRequest, keep: Handler<'_>
     }
     let bytes = reply.unwrap_or_else(|| Ok(Vec::new()))?;
     decode_body(&bytes).map_err(|reason| protocol(control, reason))
-}
-
-fn end(endpoint: &Endpoint) -> QueuePairEnd {
-    let Endpoint { number, first_packet, gid, lid, mtu, reads_served, reads_issued } = *endpoint;
-    QueuePairEnd { number, first_packet, gid, lid, mtu, reads_served, reads_issued }
-}
-
-fn endpoint(end: &QueuePairEnd) -> Endpoint {
-    let QueuePairEnd { number, first_packet, gid, lid, mtu, reads_served, reads_issued } = *end;
-    Endpoint { number, first_packet, gid, lid, mtu, reads_served, reads_issued }
 }

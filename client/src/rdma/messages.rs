@@ -4,7 +4,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use sidestep_fabric::rdma::{Channel, Exchange, MessageEnd, RdmaError};
+use sidestep_core::handshake::MessagesEnd;
+use sidestep_fabric::rdma::{Channel, Exchange, RdmaError};
 
 use super::connect::Nic;
 use crate::watch::Watched;
@@ -31,13 +32,13 @@ pub(crate) struct Messages {
 
 impl Messages {
     /// A channel that is not connected yet, and what the server is to be told.
-    pub(super) fn open(nic: &Nic, patience: Patience) -> Result<(Self, MessageEnd), RdmaError> {
+    pub(super) fn open(nic: &Nic, patience: Patience) -> Result<(Self, MessagesEnd), RdmaError> {
         let mut exchange = Exchange::new(&nic.domain, &nic.port, 1, RECEIVES)?;
         let (channel, end) = exchange.open(0, false)?;
         Ok((Self { exchange, channel, patience }, end))
     }
 
-    pub(super) fn connect(&mut self, peer: &MessageEnd) -> Result<(), RdmaError> {
+    pub(super) fn connect(&mut self, peer: &MessagesEnd) -> Result<(), RdmaError> {
         self.exchange.connect(&self.channel, peer)
     }
 

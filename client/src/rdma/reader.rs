@@ -64,6 +64,14 @@ impl Item {
     }
 }
 
+/// A lookup before its first READ.
+pub(super) struct Begun<'k> {
+    pub(super) hash: KeyHash,
+    pub(super) cached: Option<CachedLocation>,
+    pub(super) lookup: Lookup<'k>,
+    pub(super) step: Step,
+}
+
 /// How a lookup ended.
 pub(super) enum End {
     Found(Item, Found),
@@ -122,10 +130,6 @@ impl RdmaReader {
         self.broken.take()
     }
 
-    pub(super) fn hash(&self, key: &[u8]) -> KeyHash {
-        KeyHash::of(key, self.geometry.table_id)
-    }
-
     /// Notes why the queue pair is of no use any more.
     pub(super) fn break_off(&mut self, error: RdmaError) {
         debug!(%error, "a read failed");
@@ -148,9 +152,9 @@ impl RdmaReader {
         self.find_into(key, into, &mut None)
     }
 
-    /// Looks a key up, its item read into the buffer that is wanted if it fits.
-    pub(super) fn find_into(&mut self, key: &[u8], into: &mut Option<Item>, wanted: &mut Option<Wanted>) -> Looked {
-        let hash = self.hash(key);
+    /// Begins a lookup where the caches say, if they know.
+    pub(super) fn begin<'k>(&self, key: &'k [u8]) -> Begun<'k> {
+        let hash = KeyHash::of(key, self.geometry.table_id);
         let cached = self.cache.as_ref().and_then(|cache| cache.find(hash));
         let mut lookup = Lookup::new(key, hash, self.geometry);
         let entry = self.directory.find(hash);
@@ -158,6 +162,12 @@ impl RdmaReader {
             Some(location) => lookup.start_at(location, entry),
             None => lookup.start(entry),
         };
+        Begun { hash, cached, lookup, step }
+    }
+
+    /// Looks a key up, its item read into the buffer that is wanted if it fits.
+    pub(super) fn find_into(&mut self, key: &[u8], into: &mut Option<Item>, wanted: &mut Option<Wanted>) -> Looked {
+        let Begun { hash, cached, mut lookup, step } = self.begin(key);
         let end = match drive(&mut lookup, step, &mut self.remote, wanted) {
             Ok(end) => end,
             Err(error) => {

@@ -1,6 +1,6 @@
 //! Reliable connections: a queue pair, from nothing to ready.
 //!
-//! Both ends make one, tell each other its [`Endpoint`] over a connection of their own, and connect. There is no
+//! Both ends make one, tell each other its [`QueuePairEnd`] over a connection of their own, and connect. There is no
 //! connection manager: the control connection knows who the peer is.
 
 use std::fmt;
@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use ffi::ibv_qp_attr_mask as mask;
 use ibverbs_sys as ffi;
+use sidestep_core::handshake::QueuePairEnd;
 
 use super::completions::Completions;
 use super::messages::SharedQueue;
@@ -26,39 +27,19 @@ const HOP_LIMIT: u8 = 64;
 /// Bits of a queue pair's number, and of a packet sequence number.
 const NUMBER_BITS: u32 = 24;
 
-/// What a peer must know of a queue pair. Plain data, in no particular form on the wire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// Number of the queue pair.
-    pub number: u32,
-    /// First packet sequence number that it sends.
-    pub first_packet: u32,
-    /// GID of its port, in network order.
-    pub gid: [u8; 16],
-    /// LID of its port; 0 on Ethernet.
-    pub lid: u16,
-    /// Path MTU of its port, as `ibv_mtu` counts: 1 = 256 to 5 = 4096 bytes.
-    pub mtu: u8,
-    /// READs that it serves at once.
-    pub reads_served: u8,
-    /// READs that it issues at once.
-    pub reads_issued: u8,
-}
-
-impl Endpoint {
-    fn check(&self) -> Result<(), RdmaError> {
-        let wrong = |expected, found: u32| Err(RdmaError::Peer { expected, found: u64::from(found) });
-        if self.number >> NUMBER_BITS != 0 {
-            return wrong("a number of 24 bits", self.number);
-        }
-        if self.first_packet >> NUMBER_BITS != 0 {
-            return wrong("a packet number of 24 bits", self.first_packet);
-        }
-        if !(1..=5).contains(&self.mtu) {
-            return wrong("an MTU from 1 to 5", u32::from(self.mtu));
-        }
-        Ok(())
+/// What came from a peer is not believed.
+fn check(end: &QueuePairEnd) -> Result<(), RdmaError> {
+    let wrong = |expected, found: u32| Err(RdmaError::Peer { expected, found: u64::from(found) });
+    if end.number >> NUMBER_BITS != 0 {
+        return wrong("a number of 24 bits", end.number);
     }
+    if end.first_packet >> NUMBER_BITS != 0 {
+        return wrong("a packet number of 24 bits", end.first_packet);
+    }
+    if !(1..=5).contains(&end.mtu) {
+        return wrong("an MTU from 1 to 5", u32::from(end.mtu));
+    }
+    Ok(())
 }
 
 /// What the peer's requests may do here.
@@ -200,9 +181,9 @@ impl QueuePair {
     }
 
     /// What the peer is to be told.
-    pub(super) fn endpoint(&self) -> Endpoint {
+    pub(super) fn end(&self) -> QueuePairEnd {
         let limits = self.port.device.limits();
-        Endpoint {
+        QueuePairEnd {
             number: self.number(),
             first_packet: self.first_packet,
             gid: self.port.gid,
@@ -214,8 +195,8 @@ impl QueuePair {
     }
 
     /// Makes it ready to receive from and to send to the peer.
-    pub(super) fn connect(&self, peer: &Endpoint) -> Result<(), RdmaError> {
-        peer.check()?;
+    pub(super) fn connect(&self, peer: &QueuePairEnd) -> Result<(), RdmaError> {
+        check(peer)?;
         let limits = self.port.device.limits();
         let mut attr = ffi::ibv_qp_attr {
             qp_state: ffi::ibv_qp_state::IBV_QPS_RTR,
@@ -253,7 +234,7 @@ impl QueuePair {
         self.modify("make a queue pair ready to send", &mut attr, mask_to_send)
     }
 
-    fn route_to(&self, peer: &Endpoint) -> ffi::ibv_ah_attr {
+    fn route_to(&self, peer: &QueuePairEnd) -> ffi::ibv_ah_attr {
         let grh = ffi::ibv_global_route {
             dgid: ffi::ibv_gid { raw: peer.gid },
             flow_label: 0,
@@ -304,7 +285,7 @@ impl Drop for QueuePair {
 
 impl fmt::Debug for QueuePair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QueuePair").field("endpoint", &self.endpoint()).finish_non_exhaustive()
+        f.debug_struct("QueuePair").field("end", &self.end()).finish_non_exhaustive()
     }
 }
 
@@ -332,7 +313,7 @@ impl Acceptor {
     }
 
     /// Connects a new queue pair to a peer's.
-    pub fn accept(&self, peer: &Endpoint) -> Result<Accepted, RdmaError> {
+    pub fn accept(&self, peer: &QueuePairEnd) -> Result<Accepted, RdmaError> {
         let pair = QueuePair::new(&self.domain, &self.port, &self.completions, 1, Access::Read)?;
         pair.connect(peer)?;
         Ok(Accepted { pair })
@@ -346,8 +327,8 @@ impl Acceptor {
 
 impl Accepted {
     /// What the peer is to be told.
-    pub fn endpoint(&self) -> Endpoint {
-        self.pair.endpoint()
+    pub fn end(&self) -> QueuePairEnd {
+        self.pair.end()
     }
 }
 
@@ -357,16 +338,23 @@ mod tests {
 
     #[test]
     fn a_peer_is_not_believed() {
-        let good =
-            Endpoint { number: 17, first_packet: 3, gid: [0; 16], lid: 0, mtu: 5, reads_served: 16, reads_issued: 16 };
-        assert!(good.check().is_ok());
+        let good = QueuePairEnd {
+            number: 17,
+            first_packet: 3,
+            gid: [0; 16],
+            lid: 0,
+            mtu: 5,
+            reads_served: 16,
+            reads_issued: 16,
+        };
+        assert!(check(&good).is_ok());
         for wrong in [
-            Endpoint { number: 1 << 24, ..good },
-            Endpoint { first_packet: 1 << 24, ..good },
-            Endpoint { mtu: 0, ..good },
-            Endpoint { mtu: 6, ..good },
+            QueuePairEnd { number: 1 << 24, ..good },
+            QueuePairEnd { first_packet: 1 << 24, ..good },
+            QueuePairEnd { mtu: 0, ..good },
+            QueuePairEnd { mtu: 6, ..good },
         ] {
-            assert!(matches!(wrong.check(), Err(RdmaError::Peer { .. })), "{wrong:?}");
+            assert!(matches!(check(&wrong), Err(RdmaError::Peer { .. })), "{wrong:?}");
         }
     }
 }

@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ibverbs_sys as ffi;
+use sidestep_core::handshake::QueuePairEnd;
 
 use super::completions::Completions;
 use super::queue_pair::{Access, QueuePair};
-use super::{Buffer, Domain, Endpoint, Port, RdmaError};
+use super::{Buffer, Domain, Port, RdmaError};
 
 /// Completions taken at a time.
 const POLLED: usize = 16;
@@ -62,12 +63,12 @@ impl Unconnected {
     }
 
     /// What the peer is to be told.
-    pub fn endpoint(&self) -> Endpoint {
-        self.pair.endpoint()
+    pub fn end(&self) -> QueuePairEnd {
+        self.pair.end()
     }
 
     /// Connects to the peer.
-    pub fn connect(self, peer: &Endpoint, waiting: Waiting) -> Result<Reads, RdmaError> {
+    pub fn connect(self, peer: &QueuePairEnd, waiting: Waiting) -> Result<Reads, RdmaError> {
         self.pair.connect(peer)?;
         Ok(Reads {
             pair: self.pair,

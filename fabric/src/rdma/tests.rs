@@ -46,8 +46,8 @@ impl Server {
     fn reader(&self, depth: u32) -> (Reads, BufferPool, Accepted) {
         let domain = Domain::new(self.port.device()).unwrap();
         let unconnected = Unconnected::new(&domain, &self.port, depth).unwrap();
-        let accepted = self.acceptor.accept(&unconnected.endpoint()).unwrap();
-        let reads = unconnected.connect(&accepted.endpoint(), WAITING).unwrap();
+        let accepted = self.acceptor.accept(&unconnected.end()).unwrap();
+        let reads = unconnected.connect(&accepted.end(), WAITING).unwrap();
         (reads, BufferPool::new(&domain, 4 << 20), accepted)
     }
 
@@ -146,8 +146,8 @@ fn a_forged_write_changes_nothing() {
     let domain = Domain::new(server.port.device()).unwrap();
     let completions = Arc::new(Completions::new(server.port.device(), 8).unwrap());
     let pair = QueuePair::new(&domain, &server.port, &completions, 8, Access::Nothing).unwrap();
-    let accepted = server.acceptor.accept(&pair.endpoint()).unwrap();
-    pair.connect(&accepted.endpoint()).unwrap();
+    let accepted = server.acceptor.accept(&pair.end()).unwrap();
+    pair.connect(&accepted.end()).unwrap();
     let pool = BufferPool::new(&domain, 1 << 20);
     let mut buffer = pool.take(64).unwrap();
     buffer.fill(0xee);

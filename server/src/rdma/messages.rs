@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-use sidestep_fabric::rdma::{Channel, Exchange, MessageEnd, RdmaError};
+use sidestep_core::handshake::MessagesEnd;
+use sidestep_fabric::rdma::{Channel, Exchange, RdmaError};
 use sidestep_fabric::region::Region;
 use tracing::warn;
 
@@ -26,9 +27,9 @@ impl Messages {
     pub(super) fn accept(
         &mut self,
         rdma: &Rdma,
-        peer: &MessageEnd,
+        peer: &MessagesEnd,
         seat: usize,
-    ) -> Result<(Channel, MessageEnd), RdmaError> {
+    ) -> Result<(Channel, MessagesEnd), RdmaError> {
         let exchange = match &mut self.exchange {
             Some(exchange) => exchange,
             none => none.insert(Exchange::new(&rdma.domain, rdma.acceptor.port(), CHANNELS, RECEIVES)?),

@@ -9,10 +9,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use sidestep_core::handshake::{
-    MessagesEnd, QueuePairEnd, QueuePairReply, QueuePairRequest, RdmaOffer, ReadsReply, decode_body, encode_body,
+    QueuePairEnd, QueuePairReply, QueuePairRequest, RdmaOffer, ReadsReply, decode_body, encode_body,
 };
 pub(crate) use sidestep_fabric::rdma::Channel;
-use sidestep_fabric::rdma::{Accepted, Acceptor, DeviceChoice, Domain, Endpoint, MessageEnd, Port, RdmaError};
+use sidestep_fabric::rdma::{Accepted, Acceptor, DeviceChoice, Domain, Port, RdmaError};
 use sidestep_fabric::region::Region;
 
 use crate::error::ServerError;
@@ -78,13 +78,12 @@ impl Rdma {
         let reads = reads.map(|end| self.accept_reads(&end)).transpose()?;
         let (reads, reads_reply) = reads.unzip();
         let mut reply = QueuePairReply { reads: reads_reply, messages: None };
-        let Some(MessagesEnd { end, receives }) = wanted else {
+        let Some(peer) = wanted else {
             return Ok((Connected { reads, channel: None }, encode_body(&reply)?));
         };
         let (messages, seat) = messages?;
-        let peer = MessageEnd { endpoint: endpoint(&end), receives };
         let (channel, ours) = messages.accept(self, &peer, seat).map_err(|error| error.to_string())?;
-        reply.messages = Some(MessagesEnd { end: end_of(&ours.endpoint), receives: ours.receives });
+        reply.messages = Some(ours);
         match encode_body(&reply) {
             Ok(body) => Ok((Connected { reads, channel: Some(channel) }, body)),
             Err(reason) => {
@@ -96,8 +95,8 @@ impl Rdma {
 
     fn accept_reads(&self, end: &QueuePairEnd) -> Result<(QueuePair, ReadsReply), String> {
         let (root_address, root_rkey) = self.segments.root().ok_or("the first segment is not registered")?;
-        let pair = self.acceptor.accept(&endpoint(end)).map_err(|error| error.to_string())?;
-        let reply = ReadsReply { end: end_of(&pair.endpoint()), root_address, root_rkey };
+        let pair = self.acceptor.accept(end).map_err(|error| error.to_string())?;
+        let reply = ReadsReply { end: pair.end(), root_address, root_rkey };
         Ok((pair, reply))
     }
 }
@@ -106,14 +105,4 @@ impl Rdma {
 pub(crate) struct Connected {
     pub(crate) reads: Option<QueuePair>,
     pub(crate) channel: Option<Channel>,
-}
-
-fn endpoint(end: &QueuePairEnd) -> Endpoint {
-    let QueuePairEnd { number, first_packet, gid, lid, mtu, reads_served, reads_issued } = *end;
-    Endpoint { number, first_packet, gid, lid, mtu, reads_served, reads_issued }
-}
-
-fn end_of(endpoint: &Endpoint) -> QueuePairEnd {
-    let Endpoint { number, first_packet, gid, lid, mtu, reads_served, reads_issued } = *endpoint;
-    QueuePairEnd { number, first_packet, gid, lid, mtu, reads_served, reads_issued }
 }

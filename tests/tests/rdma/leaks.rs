@@ -1,14 +1,13 @@
 //! Clients that are killed: what the server and the kernel held for them is given back.
 
 use std::fmt::Debug;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use sidestep_client::{Client, Options, Path, PathMode, Session};
-use sidestep_tests::process::{program, tmpfs_folder};
+use sidestep_tests::process::EndlessClient;
 
 use super::{fill, options, read_all, session, start};
 
@@ -55,26 +54,13 @@ fn killed_readers_leave_no_queue_pair() {
     let counts = || ["qp", "cq", "pd"].map(|kind| objects(kind, server.id()));
     let (before, connections) = (counts(), counter("connections"));
     assert!(before[0] > 0, "the bystander's queue pair is not seen");
-    let folder = tmpfs_folder();
     for round in 0..ROUNDS {
-        let mut child = Command::new(program("history-client"))
-            .args(["--server", server.address(), "--sessions", "rdma,rdma-cached,rdma"])
-            .args(["--operations", "1000000000", "--seed", &round.to_string(), "--first-client", "0"])
-            .arg("--output")
-            .arg(folder.path().join("never"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the client starts");
-        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-        child.stdin.take().expect("a pipe").write_all(b"go\n").expect("it listens");
-        assert_eq!(lines.by_ref().take(2).count(), 2, "it is under way");
+        let client = EndlessClient::start(server.address(), "rdma,rdma-cached,rdma", round, &[]);
         if round == 0 {
             eventually("its queue pairs are there", &true, || counts()[0] >= before[0] + 3);
         }
         std::thread::sleep(Duration::from_micros(random.random_range(0..30_000)));
-        child.kill().expect("it lives");
-        child.wait().expect("it ends");
+        client.kill();
     }
     // Asking is an event for the worker, with which it destroys the queue pairs that it has given up.
     eventually("connections and what they had", &(connections, before), || (counter("connections"), counts()));

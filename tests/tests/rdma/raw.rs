@@ -10,7 +10,7 @@ use sidestep_core::handshake::{
 };
 use sidestep_core::message::{Op, REPLY_BYTES, ReplyHeader, RequestHeader, Status};
 use sidestep_fabric::rdma::{
-    BufferPool, DeviceChoice, Domain, Endpoint, Port, RdmaError, Reads, RemoteRange, Unconnected, Waiting,
+    BufferPool, DeviceChoice, Domain, Port, RdmaError, Reads, RemoteRange, Unconnected, Waiting,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -46,11 +46,9 @@ impl Raw {
         let port = Port::find(&DeviceChoice::Auto, stream.local_addr().unwrap().ip()).expect("a device");
         let domain = Domain::new(port.device()).unwrap();
         let unconnected = Unconnected::new(&domain, &port, 8).unwrap();
-        let reply = ask_for_reads(&mut stream, &unconnected.endpoint()).reads.expect("what was asked for");
-        let QueuePairEnd { number, first_packet, gid, lid, mtu, reads_served, reads_issued } = reply.end;
-        let peer = Endpoint { number, first_packet, gid, lid, mtu, reads_served, reads_issued };
+        let reply = ask_for_reads(&mut stream, unconnected.end()).reads.expect("what was asked for");
         let waiting = Waiting { spin: Duration::from_micros(50), most: Duration::from_secs(60) };
-        let reads = unconnected.connect(&peer, waiting).unwrap();
+        let reads = unconnected.connect(&reply.end, waiting).unwrap();
         let pool = BufferPool::new(&domain, 1 << 20);
         Self { _stream: stream, reads, pool, root: (reply.root_address, reply.root_rkey) }
     }
@@ -67,10 +65,8 @@ impl Raw {
     }
 }
 
-fn ask_for_reads(stream: &mut TcpStream, ours: &Endpoint) -> QueuePairReply {
-    let Endpoint { number, first_packet, gid, lid, mtu, reads_served, reads_issued } = *ours;
-    let end = QueuePairEnd { number, first_packet, gid, lid, mtu, reads_served, reads_issued };
-    let body = encode_body(&QueuePairRequest { reads: Some(end), messages: None }).unwrap();
+fn ask_for_reads(stream: &mut TcpStream, ours: QueuePairEnd) -> QueuePairReply {
+    let body = encode_body(&QueuePairRequest { reads: Some(ours), messages: None }).unwrap();
     let header = RequestHeader {
         op: Op::Connect as u8,
         value_bytes: u32::try_from(body.len()).unwrap().into(),

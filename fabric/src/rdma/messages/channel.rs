@@ -17,12 +17,13 @@ use std::collections::VecDeque;
 use std::ptr::null_mut;
 
 use ibverbs_sys as ffi;
+use sidestep_core::handshake::MessagesEnd;
 use sidestep_core::memory::{Memory, MemoryMut};
 
 use super::super::queue_pair::QueuePair;
 use super::super::{Buffer, BufferPool, RdmaError};
+use super::MESSAGE_BYTES;
 use super::receives::Receives;
-use super::{MESSAGE_BYTES, MessageEnd};
 use crate::region::Region;
 
 /// Credits that sending bytes leaves untouched.
@@ -88,12 +89,12 @@ impl End {
         }
     }
 
-    pub(super) fn connect(&mut self, peer: &MessageEnd) -> Result<(), RdmaError> {
+    pub(super) fn connect(&mut self, peer: &MessagesEnd) -> Result<(), RdmaError> {
         if u32::from(peer.receives) <= KEPT + 1 {
             let expected = "receive buffers for more than two messages";
             return Err(RdmaError::Peer { expected, found: u64::from(peer.receives) });
         }
-        self.pair.connect(&peer.endpoint)?;
+        self.pair.connect(&peer.end)?;
         (self.credits, self.most_credits) = (u32::from(peer.receives), u32::from(peer.receives));
         Ok(())
     }

@@ -18,13 +18,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ibverbs_sys as ffi;
+use sidestep_core::handshake::MessagesEnd;
 
 use self::channel::End;
 pub(super) use self::receives::SharedQueue;
 use self::receives::{RECEIVE, Receives};
 use super::completions::Completions;
 use super::queue_pair::{Access, QueuePair};
-use super::{BufferPool, Domain, Endpoint, Port, RdmaError};
+use super::{BufferPool, Domain, Port, RdmaError};
 use crate::region::Region;
 
 /// Longest message.
@@ -44,15 +45,6 @@ const POOL_BYTES: usize = 1 << 40;
 /// A queue pair that is given up is destroyed only after this time: messages that it had begun to receive hold buffers
 /// of the shared queue, and destroying it may drop the completions that give them back.
 const LAST_COMPLETIONS: Duration = Duration::from_millis(100);
-
-/// One end of a channel, as the other must know it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MessageEnd {
-    /// Its queue pair.
-    pub endpoint: Endpoint,
-    /// Messages that it has room for.
-    pub receives: u16,
-}
 
 /// A channel of an [`Exchange`]; to be given back by [`Exchange::close`].
 #[derive(Debug)]
@@ -115,7 +107,7 @@ impl Exchange {
 
     /// A new channel that is not connected yet, and what the peer is to be told. What happens on it is told of by `tag`.
     /// With `is_read` the peer may read, one-sided, what is exposed in the domain.
-    pub fn open(&mut self, tag: usize, is_read: bool) -> Result<(Channel, MessageEnd), RdmaError> {
+    pub fn open(&mut self, tag: usize, is_read: bool) -> Result<(Channel, MessagesEnd), RdmaError> {
         self.bury();
         if self.by_number.len() >= self.most {
             let source = std::io::Error::other(format!("there are {} already, as many as there may be", self.most));
@@ -133,13 +125,13 @@ impl Exchange {
             self.ends.len() - 1
         });
         self.by_number.insert(pair.number(), index);
-        let end = MessageEnd { endpoint: pair.endpoint(), receives: self.each };
+        let end = MessagesEnd { end: pair.end(), receives: self.each };
         self.ends[index] = Some(End::new(pair, tag, depth, each));
         Ok((Channel { index }, end))
     }
 
     /// Connects a channel to its peer.
-    pub fn connect(&mut self, channel: &Channel, peer: &MessageEnd) -> Result<(), RdmaError> {
+    pub fn connect(&mut self, channel: &Channel, peer: &MessagesEnd) -> Result<(), RdmaError> {
         open(&mut self.ends, channel)?.connect(peer)
     }
 

@@ -19,8 +19,8 @@ fn reads_of(server: &Server, access: Access) -> (Reads, BufferPool, QueuePair) {
     let peer = QueuePair::new(&domain, &server.port, &completions, 8, access).unwrap();
     let own = Domain::new(server.port.device()).unwrap();
     let unconnected = Unconnected::new(&own, &server.port, 8).unwrap();
-    peer.connect(&unconnected.endpoint()).unwrap();
-    (unconnected.connect(&peer.endpoint(), WAITING).unwrap(), BufferPool::new(&own, 1 << 20), peer)
+    peer.connect(&unconnected.end()).unwrap();
+    (unconnected.connect(&peer.end(), WAITING).unwrap(), BufferPool::new(&own, 1 << 20), peer)
 }
 
 /// 13, receiver not ready, cannot be had: requests of ours that find no receive buffer are repeated for ever, and
@@ -124,8 +124,8 @@ fn a_read_that_nobody_waits_for_any_more_writes_nowhere() {
     let pool = BufferPool::new(&domain, 1 << 20);
     let reader = || {
         let unconnected = Unconnected::new(&domain, &port, 32).unwrap();
-        let accepted = server.acceptor.accept(&unconnected.endpoint()).unwrap();
-        (unconnected.connect(&accepted.endpoint(), WAITING).unwrap(), accepted)
+        let accepted = server.acceptor.accept(&unconnected.end()).unwrap();
+        (unconnected.connect(&accepted.end(), WAITING).unwrap(), accepted)
     };
     let (mut reads, _accepted) = reader();
     let (mut later, _also_accepted) = reader();
