@@ -19,8 +19,12 @@ fn root() -> PathBuf {
 }
 
 /// The script in a process group of its own, as a shell starts it, with a folder for whatever it may leave behind.
+/// Whoever started this test in the background may have it ignore Ctrl-C, and a script cannot trap what it was told to
+/// ignore.
 fn demo(temporary: &Path, arguments: &[&str]) -> Child {
-    Command::new(root().join("scripts/demo"))
+    Command::new("env")
+        .arg("--default-signal=INT")
+        .arg(root().join("scripts/demo"))
         .args(["--records", "2000"])
         .args(arguments)
         .current_dir(temporary)
