@@ -19,7 +19,7 @@ const BLOCK_BYTES: usize = 8 << 10;
 /// Most reads of a block.
 const MAX_BLOCK: usize = 64;
 /// Of how many blocks one is timed.
-const TIMED: u64 = 32;
+const TIMED: u64 = 64;
 
 /// Reads that wait for being verified and counted.
 struct Block {

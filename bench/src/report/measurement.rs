@@ -12,7 +12,7 @@ use crate::target::Route;
 /// Times of operations, in nanoseconds, over all repetitions.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Latency {
-    /// How many operations were timed; in memory 1 of 32 is.
+    /// How many operations were timed; in memory 1 of 64 is.
     pub timed: u64,
     /// Mean.
     pub mean_ns: f64,
