@@ -168,6 +168,11 @@ fn values_expire() {
         session.put_with("soon", "v", PutOptions { expect: None, ttl: Some(Duration::from_millis(30)) }).unwrap();
         eventually("the value expires", || session.get("soon").unwrap().is_none());
         assert_eq!(session.multi_get(&["soon", "later"]).unwrap().iter().flatten().count(), 1);
+        // Unasked.
+        eventually("its space comes back", || {
+            let stats = session.stats().unwrap();
+            stats.server.iter().any(|(name, count)| name == "expired_removed" && *count >= 1)
+        });
         session.put("soon", "again").unwrap();
         assert!(session.get("soon").unwrap().is_some());
     });

@@ -26,6 +26,14 @@ impl KeyHash {
         if depth == 0 { 0 } else { self.0 >> (64 - u32::from(depth.min(MAX_DEPTH))) }
     }
 
+    /// The first hash after all those that share their top `depth` bits with this one; none after the last.
+    #[inline]
+    pub fn after_prefix(self, depth: u8) -> Option<Self> {
+        let shift = 64 - u32::from(depth.min(MAX_DEPTH));
+        let next = (self.0.checked_shr(shift).unwrap_or(0) + 1).checked_shl(shift).unwrap_or(0);
+        (next != 0).then_some(Self(next))
+    }
+
     /// The 10 bits that follow the top 34.
     #[inline]
     pub fn fingerprint(self) -> u16 {
@@ -69,6 +77,21 @@ mod tests {
                 hash.directory_index(depth) * 2 + u64::from(hash.moves_at(depth))
             );
         }
+    }
+
+    #[test]
+    fn prefixes_follow_each_other_to_the_end() {
+        assert_eq!(KeyHash(u64::MAX).after_prefix(0), None);
+        for depth in [1, 3, 7] {
+            let mut visited = vec![];
+            let mut hash = Some(KeyHash(0x00ff));
+            while let Some(at) = hash {
+                visited.push(at.directory_index(depth));
+                hash = at.after_prefix(depth);
+            }
+            assert_eq!(visited, (0..1 << depth).collect::<Vec<_>>());
+        }
+        assert_eq!(KeyHash(5).after_prefix(MAX_DEPTH), Some(KeyHash(1 << 30)));
     }
 
     #[test]

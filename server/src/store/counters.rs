@@ -26,6 +26,8 @@ pub(crate) struct Counters {
     pub(crate) refused_full: Counter,
     pub(crate) version_mismatches: Counter,
     pub(crate) large_rehashed: Counter,
+    pub(crate) expired: Counter,
+    pub(crate) sweeps: Counter,
     pub(crate) growth_waits: Counter,
     pub(crate) growth_failures: Counter,
 }
@@ -41,6 +43,8 @@ impl Counters {
             ("writes_refused_full", &self.refused_full),
             ("version_mismatches", &self.version_mismatches),
             ("large_values_hashed_again", &self.large_rehashed),
+            ("expired_removed", &self.expired),
+            ("expiry_sweeps", &self.sweeps),
             ("growth_waits", &self.growth_waits),
             ("growth_failures", &self.growth_failures),
         ]

@@ -14,6 +14,7 @@ use super::ahead::Ahead;
 use super::counters::Counters;
 use super::locks::Locks;
 use super::space::{Growth, Space};
+use super::sweep::Sweeper;
 use super::{Store, StoreError, StoreOptions};
 
 /// Smallest segment: root, one slab of subtables, a directory and some items.
@@ -106,6 +107,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             growth: Mutex::new(Growth::new(blocks, segment_blocks)),
             usable_blocks: AtomicU64::new(0),
             ahead: Ahead::default(),
+            sweeper: Sweeper::default(),
             space: Arc::new(Mutex::new(Space::new(segment_blocks))),
             subtables: AtomicU64::new(1),
             keys: AtomicU64::new(0),

@@ -19,6 +19,7 @@ mod runs;
 mod settle;
 mod space;
 mod split;
+mod sweep;
 mod write;
 
 use std::sync::Arc;
@@ -42,6 +43,7 @@ use ahead::Ahead;
 use counters::Counters;
 use locks::{FloorGuard, Locks};
 use space::{Growth, Space};
+use sweep::Sweeper;
 
 /// How a table is laid out and what it takes.
 #[derive(Clone, Debug)]
@@ -91,6 +93,7 @@ pub struct Store<M> {
     /// As in `growth`, for those who only want to know: its lock is held for as long as pages are made.
     usable_blocks: AtomicU64,
     ahead: Ahead,
+    sweeper: Sweeper,
     space: Arc<Mutex<Space>>,
     subtables: AtomicU64,
     keys: AtomicU64,
@@ -134,7 +137,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         self.max_value_bytes
     }
 
-    /// Keys in the table, expired ones that nobody met yet included.
+    /// Keys in the table, expired ones that are not removed yet included.
     pub fn keys(&self) -> u64 {
         self.keys.load(Ordering::Relaxed)
     }

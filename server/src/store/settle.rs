@@ -2,7 +2,7 @@
 
 use std::panic::resume_unwind;
 
-use sidestep_core::layout::bucket::{SUBTABLE_SLOTS, SlotWord};
+use sidestep_core::layout::bucket::{SUBTABLE_BLOCKS, SUBTABLE_SLOTS, SlotWord};
 use sidestep_core::layout::item::{HEADER_BYTES, Header, Link, LinkState};
 use sidestep_core::layout::root;
 use sidestep_core::limits::{BLOCK_BYTES, BLOCK_WORDS};
@@ -83,6 +83,8 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             }
         };
         settled.items.push((location.address(), header.blocks()));
+        // One thread has the subtable, and nobody writes yet.
+        self.note_expiry(slot / SUBTABLE_SLOTS as u64 * SUBTABLE_BLOCKS, header.expires_ms);
         Ok(())
     }
 

@@ -35,6 +35,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         // 2. The sibling, locked, with the floor it inherits and the words that move.
         let mut sibling_floor = self.lock(self.locks.of(sibling));
         *sibling_floor = *locked.floor;
+        self.inherit_expiry(old, sibling);
         let words: Vec<SlotWord> =
             (0..SUBTABLE_SLOTS as u64).map(|slot| SlotWord(self.memory.load(old * BLOCK_WORDS + slot))).collect();
         let moves = self.moving(&words, depth);

@@ -77,15 +77,20 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         self.check_version(expect, version)?;
         let is_live = live.is_some();
         if let Some(place) = found {
-            let depth = locked.entry.depth();
-            self.memory.store(place.location.word(), Link::bound(LinkState::Dead, place.header.checksum).0);
-            self.memory.store(place.slot, SlotWord::empty(depth).0);
-            *locked.floor = (*locked.floor).max(place.header.version);
-            self.retire(place.location.address(), place.header.blocks());
-            self.keys.fetch_sub(1, Ordering::Relaxed);
+            self.remove(&mut locked, &place);
             self.counters.deletes.add_one();
         }
         Ok(is_live.then_some(version))
+    }
+
+    /// Takes an item out of its locked subtable.
+    pub(super) fn remove(&self, locked: &mut Locked<'_>, place: &Place) {
+        let depth = locked.entry.depth();
+        self.memory.store(place.location.word(), Link::bound(LinkState::Dead, place.header.checksum).0);
+        self.memory.store(place.slot, SlotWord::empty(depth).0);
+        *locked.floor = (*locked.floor).max(place.header.version);
+        self.retire(place.location.address(), place.header.blocks());
+        self.keys.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(super) fn check_sizes(&self, key: &[u8], value_bytes: usize) -> Result<(), WriteError> {
@@ -200,6 +205,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         self.memory.store(location.word(), Link::bound(LinkState::Current, checksum).0);
         self.memory.store(old.slot, SlotWord::new(locked.entry.depth(), hash.fingerprint(), location).0);
         self.retire(old.location.address(), old.header.blocks());
+        self.note_expiry(locked.entry.address(), expires_ms);
         self.counters.updates.add_one();
         version
     }
@@ -219,6 +225,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         let checksum = body.write(ComposeHeader { state: LinkState::Dead, version, expires_ms });
         self.memory.store(slot, SlotWord::new(locked.entry.depth(), hash.fingerprint(), location).0);
         self.memory.store(location.word(), Link::bound(LinkState::Current, checksum).0);
+        self.note_expiry(locked.entry.address(), expires_ms);
         self.keys.fetch_add(1, Ordering::Relaxed);
         self.counters.inserts.add_one();
         version
