@@ -10,6 +10,7 @@ use sidestep_core::limits;
 use thiserror::Error;
 
 use crate::size::ByteSize;
+use crate::store::Eviction;
 
 /// Options as given on the command line or, under the same names, in a TOML file. The command line wins.
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
@@ -21,6 +22,9 @@ pub struct Options {
     /// Size of the table's address space, taken as the table grows [default: 1GiB]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<ByteSize>,
+    /// What to do when the memory is full: refuse writes, or evict what was not used lately [default: none]
+    #[arg(long, value_name = "POLICY")]
+    pub evict: Option<Eviction>,
     /// Folder (on tmpfs or disk) that keeps the table over restarts; without it the table lives in a memfd
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
@@ -153,6 +157,8 @@ pub struct Config {
     pub listen: String,
     /// Bytes of the address space. None: what an existing table has, else [`DEFAULT_MEMORY_BYTES`].
     pub memory_bytes: Option<u64>,
+    /// What to do when the memory is full.
+    pub eviction: Eviction,
     /// Folder of the table's file; None: a memfd.
     pub data: Option<PathBuf>,
     /// Worker threads, at least 1.
@@ -184,6 +190,7 @@ impl Default for Config {
         Self {
             listen: format!("127.0.0.1:{}", limits::DEFAULT_PORT),
             memory_bytes: None,
+            eviction: Eviction::None,
             data: None,
             workers: (processors / 2).max(1),
             token: None,
@@ -223,6 +230,7 @@ impl Options {
         Ok(Self {
             listen: self.listen.or(file.listen),
             memory: self.memory.or(file.memory),
+            evict: self.evict.or(file.evict),
             data: self.data.or(file.data),
             workers: self.workers.or(file.workers),
             config: self.config,
@@ -255,6 +263,7 @@ impl Options {
         let config = Config {
             listen: self.listen.unwrap_or(default.listen),
             memory_bytes: self.memory.map(|size| size.0),
+            eviction: self.evict.unwrap_or_default(),
             data: self.data,
             workers: self.workers.unwrap_or(default.workers),
             token: self.token_file.as_deref().map(read_token).transpose()?,

@@ -67,6 +67,7 @@ pub(crate) fn open<M: Backing>(config: &Config, wrap: impl FnOnce(Region) -> M) 
     let options = StoreOptions {
         segment_bytes: config.segment_bytes,
         max_value_bytes: config.max_value_bytes,
+        eviction: config.eviction,
         recovery_threads: std::thread::available_parallelism().map_or(1, usize::from),
         ..StoreOptions::default()
     };

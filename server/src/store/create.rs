@@ -12,6 +12,7 @@ use sidestep_core::memory::MemoryMut;
 
 use super::ahead::Ahead;
 use super::counters::Counters;
+use super::evict::Clock;
 use super::locks::Locks;
 use super::space::{Growth, Space};
 use super::sweep::Sweeper;
@@ -108,6 +109,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             usable_blocks: AtomicU64::new(0),
             ahead: Ahead::default(),
             sweeper: Sweeper::default(),
+            clock: Clock::new(options.eviction),
             space: Arc::new(Mutex::new(Space::new(segment_blocks))),
             subtables: AtomicU64::new(1),
             keys: AtomicU64::new(0),

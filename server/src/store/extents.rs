@@ -36,6 +36,12 @@ impl Slab {
         Some((i * 64 + bit) as u64)
     }
 
+    /// Offsets of the extents in use, in blocks.
+    fn used(&self) -> impl Iterator<Item = u64> {
+        let is_used = |index: u64| self.bitmap[(index / 64) as usize] >> (index % 64) & 1 == 1;
+        (0..u64::from(self.capacity())).filter(move |&index| is_used(index)).map(|index| index * self.extent)
+    }
+
     /// Sets or clears an extent's bit; false if it was so already.
     fn set(&mut self, index: u64, used: bool) -> bool {
         let word = &mut self.bitmap[(index / 64) as usize];
@@ -61,6 +67,8 @@ struct Held {
 pub(crate) struct ExtentCounts {
     pub(crate) extents: u64,
     pub(crate) extent_blocks: u64,
+    /// Of those, blocks of extents outside of slabs.
+    pub(crate) run_blocks: u64,
     pub(crate) slabs: u64,
     pub(crate) held: u64,
 }
@@ -72,6 +80,8 @@ pub(crate) struct Extents {
     slabs: BTreeMap<u64, Slab>,
     /// For each class the slabs that have room.
     partial: Vec<BTreeSet<u64>>,
+    /// Slabs that are being emptied: nothing is taken from them, whatever room they have.
+    closed: BTreeSet<u64>,
     held: HashMap<u64, Held>,
     counts: ExtentCounts,
 }
@@ -82,6 +92,7 @@ impl Extents {
             runs: Runs::new(segment_blocks),
             slabs: BTreeMap::new(),
             partial: vec![BTreeSet::new(); CLASSES],
+            closed: BTreeSet::new(),
             held: HashMap::new(),
             counts: ExtentCounts::default(),
         }
@@ -113,7 +124,9 @@ impl Extents {
     /// An extent for an item of `blocks` blocks.
     pub(crate) fn take(&mut self, blocks: u64) -> Option<u64> {
         let address = if blocks > MAX_SLAB_EXTENT {
-            self.runs.take(extent_blocks(blocks), super::classes::RUN_UNIT)?
+            let start = self.runs.take(extent_blocks(blocks), super::classes::RUN_UNIT)?;
+            self.counts.run_blocks += extent_blocks(blocks);
+            start
         } else {
             self.take_in_slab(blocks)?
         };
@@ -151,6 +164,7 @@ impl Extents {
         if taken {
             self.counts.extents += 1;
             self.counts.extent_blocks += extent_blocks(blocks);
+            self.counts.run_blocks += if blocks > MAX_SLAB_EXTENT { extent_blocks(blocks) } else { 0 };
         }
         taken
     }
@@ -192,6 +206,7 @@ impl Extents {
         self.counts.extents -= 1;
         self.counts.extent_blocks -= extent_blocks(blocks);
         if blocks > MAX_SLAB_EXTENT {
+            self.counts.run_blocks -= extent_blocks(blocks);
             self.runs.give(address, extent_blocks(blocks));
             return;
         }
@@ -203,12 +218,14 @@ impl Extents {
         let cleared = slab.set((address - base) / slab.extent, false);
         debug_assert!(cleared, "an extent was given back twice");
         let class = slab.class;
+        let closed = self.closed.contains(&base);
         // The last slab with room stays, so that a key rewritten for ever does not make and unmake one.
-        if slab.used == 0 && self.partial[class].iter().any(|&other| other != base) {
+        if slab.used == 0 && (closed || self.partial[class].iter().any(|&other| other != base)) {
+            self.closed.remove(&base);
             self.partial[class].remove(&base);
             self.slabs.remove(&base);
             self.runs.give(base, SLAB_BLOCKS);
-        } else {
+        } else if !closed {
             self.partial[class].insert(base);
         }
     }
@@ -218,11 +235,62 @@ impl Extents {
         let empty: Vec<u64> = self.slabs.iter().filter(|(_, slab)| slab.used == 0).map(|(&base, _)| base).collect();
         for base in &empty {
             if let Some(slab) = self.slabs.remove(base) {
+                self.closed.remove(base);
                 self.partial[slab.class].remove(base);
                 self.runs.give(*base, SLAB_BLOCKS);
             }
         }
         !empty.is_empty()
+    }
+
+    /// Closes the first slabs in a row, at or after `from` and round to it again, that have `blocks` blocks together. Gives
+    /// the address after them, and every extent that is in use in them, with its length. When these are given back the
+    /// slabs are free runs.
+    pub(crate) fn close_slabs(&mut self, from: u64, blocks: u64) -> Option<(u64, Vec<(u64, u64)>)> {
+        let length = blocks.next_multiple_of(SLAB_BLOCKS);
+        let (mut begin, mut end) = (0, 0);
+        for (&base, _) in self.slabs.range(from..).chain(self.slabs.range(..from)) {
+            // As free runs are joined: never across a segment's end.
+            if base != end || self.runs.begins_segment(base) {
+                begin = base;
+            }
+            end = base + SLAB_BLOCKS;
+            if end - begin == length {
+                return Some((end, self.close(begin, end)));
+            }
+        }
+        None
+    }
+
+    /// Some slabs at or after `from` and round to it again, each with some of its extents that are in use.
+    pub(crate) fn sample_slabs(&self, from: u64, slabs: usize, extents: usize) -> Vec<(u64, Vec<(u64, u64)>)> {
+        let round = self.slabs.range(from..).chain(self.slabs.range(..from));
+        let sample = |(&base, slab): (&u64, &Slab)| {
+            let step = (slab.used as usize / extents).max(1);
+            (base, slab.used().step_by(step).map(|at| (base + at, slab.extent)).collect())
+        };
+        round.take(slabs).map(sample).collect()
+    }
+
+    fn close(&mut self, begin: u64, end: u64) -> Vec<(u64, u64)> {
+        let mut used = Vec::new();
+        for (&base, slab) in self.slabs.range(begin..end) {
+            self.partial[slab.class].remove(&base);
+            self.closed.insert(base);
+            used.extend(slab.used().map(|at| (base + at, slab.extent)));
+        }
+        used
+    }
+
+    /// Ends the emptying of slabs: what room they have is to be had again.
+    pub(crate) fn open_slabs(&mut self) {
+        for base in std::mem::take(&mut self.closed) {
+            if let Some(slab) = self.slabs.get(&base)
+                && slab.used < slab.capacity()
+            {
+                self.partial[slab.class].insert(base);
+            }
+        }
     }
 
     /// Keeps an extent from being reused. The caller knows that it is not free yet.

@@ -10,8 +10,10 @@ mod classes;
 mod counters;
 mod create;
 mod error;
+mod evict;
 mod extents;
 mod locks;
+mod need;
 mod read;
 mod recover;
 mod reserve;
@@ -35,12 +37,14 @@ use sidestep_core::memory::MemoryMut;
 
 pub use check::{CheckReport, check};
 pub use error::{StoreError, WriteError};
+pub use evict::Eviction;
 pub use read::{Got, Hold};
 pub use recover::RecoveryReport;
 pub use reserve::Reservation;
 
 use ahead::Ahead;
 use counters::Counters;
+use evict::Clock;
 use locks::{FloorGuard, Locks};
 use space::{Growth, Space};
 use sweep::Sweeper;
@@ -60,6 +64,8 @@ pub struct StoreOptions {
     pub reuse_at_once: bool,
     /// Threads that a recovery divides the subtables among. The simulator, which counts stores, wants one.
     pub recovery_threads: usize,
+    /// What to do when memory is full.
+    pub eviction: Eviction,
 }
 
 impl Default for StoreOptions {
@@ -70,6 +76,7 @@ impl Default for StoreOptions {
             table_id: None,
             reuse_at_once: false,
             recovery_threads: 1,
+            eviction: Eviction::None,
         }
     }
 }
@@ -94,6 +101,7 @@ pub struct Store<M> {
     usable_blocks: AtomicU64,
     ahead: Ahead,
     sweeper: Sweeper,
+    clock: Clock,
     space: Arc<Mutex<Space>>,
     subtables: AtomicU64,
     keys: AtomicU64,

@@ -71,6 +71,8 @@ impl Drop for Hold {
 pub(super) struct Item {
     pub(super) location: Location,
     pub(super) header: Header,
+    /// Word of the slot that led to it.
+    slot: u64,
 }
 
 impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
@@ -84,6 +86,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         if self.is_expired(item.header.expires_ms) {
             return Got::Absent;
         }
+        self.touch(item.slot);
         let value_bytes = item.header.value_bytes;
         let value_word = item.location.word() + item::value_offset(key.len()) as u64 / 8;
         let version = item.header.version;
@@ -121,7 +124,8 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
     fn find_unlocked(&self, key: &[u8], hash: KeyHash) -> Option<Item> {
         'again: loop {
             let entry = self.route(hash);
-            let window = self.window(bucket::window_word(entry.address(), hash));
+            let first = bucket::window_word(entry.address(), hash);
+            let window = self.window(first);
             let scan = bucket::scan(&window, entry.depth(), hash.fingerprint());
             if scan.deeper {
                 // A split is publishing: the directory has the deeper entry already.
@@ -130,13 +134,15 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             }
             let mut candidates = scan.candidates;
             while candidates != 0 {
-                let location = SlotWord(window[candidates.trailing_zeros() as usize]).location();
+                let index = candidates.trailing_zeros();
+                let location = SlotWord(window[index as usize]).location();
                 candidates &= candidates - 1;
                 let Some(header) = self.header_if_key(location, key) else { continue };
-                match header.link.state() {
-                    LinkState::Current => return Some(Item { location, header }),
+                let item = Item { location, header, slot: first + u64::from(index) };
+                match item.header.link.state() {
+                    LinkState::Current => return Some(item),
                     LinkState::Dead => return None,
-                    LinkState::Forward => return self.follow(Item { location, header }),
+                    LinkState::Forward => return self.follow(item),
                     LinkState::Pending => continue 'again,
                 }
             }
@@ -150,7 +156,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             let location = item.header.link.successor();
             let header = self.header(location);
             match header.link.state() {
-                LinkState::Current | LinkState::Forward => item = Item { location, header },
+                LinkState::Current | LinkState::Forward => item = Item { location, header, ..item },
                 LinkState::Pending => return Some(item),
                 LinkState::Dead => return None,
             }

@@ -20,6 +20,10 @@ impl Runs {
         self.free_blocks
     }
 
+    pub(crate) fn begins_segment(&self, address: u64) -> bool {
+        address.is_multiple_of(self.segment_blocks)
+    }
+
     /// Takes `blocks` blocks at a multiple of `align` out of the shortest run that has them.
     pub(crate) fn take(&mut self, blocks: u64, align: u64) -> Option<u64> {
         let (length, address, start) = self.by_length.range((blocks, 0)..).find_map(|&(length, address)| {
@@ -49,7 +53,7 @@ impl Runs {
         if blocks == 0 {
             return;
         }
-        let begins_segment = address.is_multiple_of(self.segment_blocks);
+        let begins_segment = self.begins_segment(address);
         if let Some((&before, &length)) = self.by_address.range(..address).next_back() {
             debug_assert!(before + length <= address, "freed twice");
             if before + length == address && !begins_segment {
@@ -59,7 +63,7 @@ impl Runs {
         }
         let end = address + blocks;
         if let Some(&length) = self.by_address.get(&end)
-            && !end.is_multiple_of(self.segment_blocks)
+            && !self.begins_segment(end)
         {
             self.remove(end, length);
             blocks += length;

@@ -6,12 +6,14 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_epoch::Guard;
 use sidestep_core::layout::bucket::{SUBTABLE_BLOCKS, SUBTABLE_BYTES};
+use sidestep_core::layout::directory::DirectoryWord;
 use sidestep_core::layout::root::{self, SegmentWord};
 use sidestep_core::limits::{BLOCK_BYTES, BLOCK_WORDS};
 use sidestep_core::memory::MemoryMut;
 
 use super::classes::SLAB_BLOCKS;
 use super::extents::Extents;
+use super::need::Need;
 use super::{Store, WriteError};
 
 thread_local! {
@@ -68,14 +70,17 @@ pub(crate) struct Space {
     pub(crate) extents: Extents,
     next_subtable: u64,
     end_of_subtables: u64,
+    /// Room for a directory: its first block and its length.
+    directory: Option<(u64, u64)>,
 }
 
 impl Space {
     pub(crate) fn new(segment_blocks: u64) -> Self {
-        Self { extents: Extents::new(segment_blocks), next_subtable: 0, end_of_subtables: 0 }
+        Self { extents: Extents::new(segment_blocks), next_subtable: 0, end_of_subtables: 0, directory: None }
     }
 
-    fn take_subtable(&mut self) -> Option<u64> {
+    /// Sees to it that there is a page for a subtable.
+    fn stock_subtables(&mut self) -> Option<()> {
         if self.next_subtable == self.end_of_subtables {
             let (start, blocks) = match self.extents.take_for_ever(SLAB_BLOCKS, SLAB_BLOCKS) {
                 Some(start) => (start, SLAB_BLOCKS),
@@ -83,8 +88,31 @@ impl Space {
             };
             (self.next_subtable, self.end_of_subtables) = (start, start + blocks);
         }
+        Some(())
+    }
+
+    fn take_subtable(&mut self) -> Option<u64> {
+        self.stock_subtables()?;
         self.next_subtable += SUBTABLE_BLOCKS;
         Some(self.next_subtable - SUBTABLE_BLOCKS)
+    }
+
+    /// Sees to it that there is room for a directory of so many blocks.
+    fn stock_directory(&mut self, blocks: u64) -> Option<()> {
+        if self.directory.is_none_or(|(_, length)| length < blocks) {
+            let start = self.extents.take_for_ever(blocks, SUBTABLE_BLOCKS)?;
+            if let Some((start, length)) = self.directory.replace((start, blocks)) {
+                self.extents.add(start, length);
+            }
+        }
+        Some(())
+    }
+
+    fn take_directory(&mut self, blocks: u64) -> Option<u64> {
+        self.stock_directory(blocks)?;
+        let (start, length) = self.directory.take()?;
+        self.extents.add(start + blocks, length - blocks);
+        Some(start)
     }
 }
 
@@ -118,13 +146,13 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
     }
 
     /// Runs `take` until it has something, growing the space, and waiting for deferred frees before giving up.
-    fn take_with<T>(&self, blocks: u64, mut take: impl FnMut(&mut Space) -> Option<T>) -> Result<T, WriteError> {
+    fn take_with<T>(&self, need: Need, mut take: impl FnMut(&mut Space) -> Option<T>) -> Result<T, WriteError> {
         if let Some(taken) = self.take_now(&mut take) {
             return Ok(taken);
         }
         let usable_blocks = self.usable_blocks.load(Ordering::Relaxed);
         let mut last_error = None;
-        for patience in 0..RECLAIM_ROUNDS {
+        for patience in 0..need.rounds(self.clock.is_on()) {
             match self.take_growing(&mut take) {
                 Ok(Some(taken)) => {
                     if self.usable_blocks.load(Ordering::Relaxed) != usable_blocks {
@@ -143,14 +171,17 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
                     return Ok(taken);
                 }
             }
-            reclaim(patience);
+            // Again only after readers have had time to leave what was evicted before.
+            if self.clock.is_on() && patience.is_multiple_of(ROUNDS_TO_EVICT) && need.may_evict() {
+                self.evict(need);
+            }
+            reclaim(patience % RECLAIM_ROUNDS);
         }
-        self.counters.refused_full.add_one();
         let detail = last_error.map_or_else(
             || format!("all {} bytes are in use", self.memory_bytes),
             |error| format!("the storage behind the table refuses to grow: {error}"),
         );
-        Err(WriteError::Full(format!("no room for {} bytes: {detail}", blocks * BLOCK_BYTES as u64)))
+        Err(WriteError::Full(format!("no room for {} bytes: {detail}", need.blocks() * BLOCK_BYTES as u64)))
     }
 
     /// Grows the space until `take` has something; none at its end.
@@ -171,7 +202,12 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
 
     /// An extent for an item of `blocks` blocks.
     pub(crate) fn take_extent(&self, blocks: u64) -> Result<u64, WriteError> {
-        self.take_with(blocks, |space| space.extents.take(blocks))
+        self.relieve();
+        let taken = self.take_with(Need::Item(blocks), |space| space.extents.take(blocks));
+        if taken.is_err() {
+            self.counters.refused_full.add_one();
+        }
+        taken
     }
 
     /// Frees an extent that was never published: no reader can be on it.
@@ -199,13 +235,24 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
 
     /// Memory for a subtable. Never given back, so a stale directory always leads to one.
     pub(crate) fn take_subtable(&self) -> Result<u64, WriteError> {
-        self.take_with(SUBTABLE_BLOCKS, Space::take_subtable)
+        self.take_with(Need::Pages(SUBTABLE_BLOCKS), Space::take_subtable)
     }
 
     /// Memory for a directory of this depth. Never given back.
     pub(crate) fn take_directory(&self, depth: u8) -> Result<u64, WriteError> {
         let blocks = directory_blocks(depth);
-        self.take_with(blocks, |space| space.extents.take_for_ever(blocks, SUBTABLE_BLOCKS))
+        self.take_with(Need::Pages(blocks), |space| space.take_directory(blocks))
+    }
+
+    /// Makes room by eviction for what the split of a subtable of this depth takes. The caller has no lock.
+    pub(super) fn stock_for_split(&self, depth: u8) -> Result<(), WriteError> {
+        self.take_with(Need::Stock(SLAB_BLOCKS), Space::stock_subtables)?;
+        let current = DirectoryWord(self.memory.load(root::CURRENT_DIRECTORY_WORD));
+        if current.depth() > depth {
+            return Ok(());
+        }
+        let blocks = directory_blocks(depth + 1);
+        self.take_with(Need::Stock(blocks), |space| space.stock_directory(blocks))
     }
 }
 
@@ -215,7 +262,9 @@ pub(crate) fn directory_blocks(depth: u8) -> u64 {
 }
 
 /// Attempts to have deferred frees done before a write is refused.
-const RECLAIM_ROUNDS: u32 = 64;
+pub(super) const RECLAIM_ROUNDS: u32 = 64;
+/// Attempts from one eviction to the next.
+const ROUNDS_TO_EVICT: u32 = 8;
 
 /// Pushes the epoch on. A worker that is inside a wake-up holds it back for that long: yield to it.
 fn reclaim(patience: u32) {

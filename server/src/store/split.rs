@@ -36,6 +36,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         let mut sibling_floor = self.lock(self.locks.of(sibling));
         *sibling_floor = *locked.floor;
         self.inherit_expiry(old, sibling);
+        self.inherit_references(old, sibling);
         let words: Vec<SlotWord> =
             (0..SUBTABLE_SLOTS as u64).map(|slot| SlotWord(self.memory.load(old * BLOCK_WORDS + slot))).collect();
         let moves = self.moving(&words, depth);
@@ -76,7 +77,6 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         let one_segment = (self.segment_bytes / 8).ilog2();
         let most = spread.min(one_segment).min(u32::from(MAX_DEPTH));
         if u32::from(depth) >= most {
-            self.counters.refused_full.add_one();
             return Err(WriteError::Full(format!(
                 "the key's window is full at directory depth {depth}, and {subtables} subtables allow no more than {most}: \
                  too many keys share a hash prefix"

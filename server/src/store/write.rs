@@ -181,9 +181,19 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
                 }
                 Err(None) => {
                     self.check_version(expect, 0)?;
-                    self.split(&mut locked, hash)?;
-                    drop(locked);
-                    locked = self.lock_subtable(hash);
+                    match self.split(&mut locked, hash) {
+                        Ok(()) => {
+                            drop(locked);
+                            locked = self.lock_subtable(hash);
+                        }
+                        Err(WriteError::Full(_)) if self.evicts() => {
+                            self.evict_in_window(&mut locked, hash);
+                        }
+                        Err(error) => {
+                            self.counters.refused_full.add_one();
+                            return Err(error);
+                        }
+                    }
                 }
             }
         }
@@ -206,6 +216,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         self.memory.store(old.slot, SlotWord::new(locked.entry.depth(), hash.fingerprint(), location).0);
         self.retire(old.location.address(), old.header.blocks());
         self.note_expiry(locked.entry.address(), expires_ms);
+        self.touch(old.slot);
         self.counters.updates.add_one();
         version
     }
@@ -226,6 +237,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         self.memory.store(slot, SlotWord::new(locked.entry.depth(), hash.fingerprint(), location).0);
         self.memory.store(location.word(), Link::bound(LinkState::Current, checksum).0);
         self.note_expiry(locked.entry.address(), expires_ms);
+        self.touch(slot);
         self.keys.fetch_add(1, Ordering::Relaxed);
         self.counters.inserts.add_one();
         version
