@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::agents::Clients;
-use crate::driver::{Drive, load};
+use crate::driver::{Arrivals, Drive, load};
 use crate::environment::Environment;
 use crate::error::BenchError;
 use crate::interleave::{Contender, Schedule, interleaved};
@@ -42,6 +42,8 @@ pub struct Options {
     pub repeats: Option<usize>,
     /// Open loop.
     pub rate: Option<f64>,
+    /// Of an open loop.
+    pub arrivals: Arrivals,
     /// Agents that drive instead of this process.
     pub clients: Vec<String>,
     /// Of the requests.
@@ -52,8 +54,8 @@ pub struct Options {
 
 impl Options {
     fn schedule(&self) -> Schedule {
-        let Self { warm_up, measure, repetitions, repeats, seed, .. } = *self;
-        Schedule { warm_up, measure, repetitions, repeats, seed }
+        let Self { warm_up, measure, repetitions, repeats, seed, arrivals, .. } = *self;
+        Schedule { warm_up, measure, repetitions, repeats, seed, arrivals }
     }
 }
 

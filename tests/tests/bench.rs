@@ -61,6 +61,7 @@ fn compare_measures_every_path_and_a_peer() {
     assert_eq!(report["environment"]["commit"], "abc123");
     assert_eq!(report["partial"], false);
     assert!(report["plan"]["rate"].is_null(), "a closed loop offers no rate");
+    assert!(report["plan"]["arrivals"].is_null(), "{}", report["plan"]);
     let rows = report["rows"].as_array().expect("rows");
     for path in ["local", "shm", "tcp", "memcached"] {
         let of_path: Vec<&Value> = rows.iter().filter(|row| row["path"] == path).collect();
@@ -181,6 +182,21 @@ fn a_stalled_server_shows_in_the_response_time() {
     assert!(ms("response", "max_ns") >= 0.9 * stall.as_secs_f64() * 1e3, "{measured}");
     assert!(ms("latency", "max_ns") >= 0.9 * stall.as_secs_f64() * 1e3, "{measured}");
     assert!(ms("latency", "p99_ns") < 200.0, "{measured}");
+}
+
+#[test]
+fn an_open_loop_says_how_it_arrives() {
+    let fixed = ["run", "--path", "local", "--records", "500", "--warm-up", "0", "--rate", "2000", "--operations", "200"];
+    for (more, arrivals) in [(&[][..], "poisson"), (&["--arrivals", "fixed"][..], "fixed")] {
+        let report = succeeds(&[&fixed[..], more, &["--json", "-"]].concat());
+        let report: Value = serde_json::from_str(&report).expect("JSON");
+        assert_eq!(report["plan"]["arrivals"], arrivals);
+        assert_eq!(report["rows"][0]["measured"]["response"]["timed"], 200);
+    }
+    assert!(succeeds(&[&fixed[..], &["--arrivals", "fixed"]].concat()).contains("(fixed arrivals)"));
+    let refused = finished(&[&fixed[..], &["--arrivals", "uniform"]].concat());
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("expected poisson or fixed"), "{}", text(&refused.stderr));
 }
 
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {

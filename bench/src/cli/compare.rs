@@ -73,6 +73,7 @@ impl Compare {
             repetitions: self.repetitions.unwrap_or(default_repetitions).into(),
             repeats: self.repeats,
             rate: self.drive.rate,
+            arrivals: self.drive.arrivals,
             clients: self.clients.clients,
             seed: self.time.seed,
             commit: self.time.commit.clone(),

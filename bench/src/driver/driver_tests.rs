@@ -7,7 +7,16 @@ use crate::target::{Completion, Connection, EachCompletion, EachRead, Local, Rep
 const SHORT: Duration = Duration::from_millis(60);
 
 fn plan(drive: Drive) -> Plan {
-    Plan { drive, warm_up: Duration::ZERO, measure: SHORT, operations: None, rate: None, seed: 1, companion: None }
+    Plan {
+        drive,
+        warm_up: Duration::ZERO,
+        measure: SHORT,
+        operations: None,
+        rate: None,
+        arrivals: Arrivals::Poisson,
+        seed: 1,
+        companion: None,
+    }
 }
 
 fn small(name: &str) -> Workload {

@@ -78,8 +78,12 @@ pub fn table(figure: &Figure) -> String {
         Data::Tenths(repetitions) => format!("{} repetitions", repetitions.len()),
         Data::Timelines(_) => format!("{} repetitions, paths interleaved; every read verified", plan.repetitions),
         Data::Points(_) => format!(
-            "{} repetitions of {} s after {} s of warm-up, paths interleaved; medians; every read verified; seed {}",
-            plan.repetitions, plan.measure_s, plan.warm_up_s, plan.seed
+            "{}{} repetitions of {} s after {} s of warm-up, paths interleaved; medians; every read verified; seed {}",
+            plan.arrivals.map_or(String::new(), |arrivals| format!("open loop ({arrivals}); ")),
+            plan.repetitions,
+            plan.measure_s,
+            plan.warm_up_s,
+            plan.seed
         ),
     });
     lines.push(String::new());

@@ -18,7 +18,7 @@ pub use measurement::{Gathering, Latency, Measurement, RunLine};
 pub use reading::reading;
 pub use table::{grouped, significant, table};
 
-use crate::driver::Drive;
+use crate::driver::{Arrivals, Drive};
 use crate::environment::Environment;
 use crate::interleave::Schedule;
 use crate::workload::Workload;
@@ -90,6 +90,8 @@ pub struct PlanLine {
     pub repetitions: usize,
     /// Operations per second asked of an open loop; none in a closed one.
     pub rate: Option<f64>,
+    /// How those of an open loop lie in time; none in a closed one.
+    pub arrivals: Option<Arrivals>,
     /// Seed of the requests.
     pub seed: u64,
     /// Agents that drove, each as the rows say; none: this process did.
@@ -105,6 +107,7 @@ impl PlanLine {
             measure_s: schedule.measure.as_secs_f64(),
             repetitions: schedule.repetitions,
             rate,
+            arrivals: rate.map(|_| schedule.arrivals),
             seed: schedule.seed,
             clients: Vec::new(),
         }
@@ -137,9 +140,9 @@ impl Report {
     /// One line on how it was measured.
     #[must_use]
     pub fn describe_plan(&self) -> String {
-        let PlanLine { warm_up_s, measure_s, repetitions, rate, seed, ref clients } = self.plan;
+        let PlanLine { warm_up_s, measure_s, repetitions, rate, arrivals, seed, ref clients } = self.plan;
         let loop_kind = match rate {
-            Some(rate) => format!("open loop at {rate} operations/s (Poisson)"),
+            Some(rate) => format!("open loop at {rate} operations/s ({})", arrivals.unwrap_or_default()),
             None => "closed loop".into(),
         };
         let drivers = match clients.len() {

@@ -45,7 +45,7 @@ pub(crate) fn report() -> Report {
         schema: SCHEMA,
         environment: Environment::here("", "loopback <&>"),
         workload: Workload::preset("kv64").expect("a preset"),
-        plan: PlanLine { warm_up_s: 1.0, measure_s: 5.0, repetitions: 5, rate: None, seed: 1, clients: Vec::new() },
+        plan: PlanLine { warm_up_s: 1.0, measure_s: 5.0, repetitions: 5, rate: None, arrivals: None, seed: 1, clients: Vec::new() },
         rows: vec![
             row("local", one, 6e6, None),
             row("shm", one, 4e6, Some(0.0)),
