@@ -54,7 +54,7 @@ impl Worker<'_> {
         let mut block = Block::new(writer.value.len());
         let mut value = Vec::with_capacity(writer.value.len());
         let mut blocks = 0_u64;
-        while meter.goes_on() {
+        while meter.goes_on(|| connection.effort()) {
             let timed = blocks.is_multiple_of(TIMED);
             blocks += 1;
             let most = usize::try_from(meter.left()).map_or(block.values.len(), |left| left.min(block.values.len()));

@@ -250,7 +250,7 @@ fn prepare<'r>(
     let in_flight = if plan.drive.pipelines() { 2 * own * depth } else { batch };
     let requests = Requests::new(workload, plan.seed, place, of, in_flight);
     let in_memory = target.is_memory() && plan.rate.is_none();
-    Ok(Worker::new(target.name(), workload, plan, (place, of), requests, connections, in_memory, phase))
+    Ok(Worker::new(target, workload, plan, (place, of), requests, connections, in_memory, phase))
 }
 
 struct Measured;

@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use super::arrivals::Intended;
 use super::checks::Checks;
-use super::window::Lane;
+use super::window::{Lane, effort};
 use super::{MAX_BATCH, Phase, Plan, Tally};
 use crate::error::BenchError;
-use crate::target::{Connection, Reply};
+use crate::target::{Connection, Effort, Reply, Route, Target};
 use crate::workload::{Operation, Request, Requests, Stamp, Workload, fill};
 
 /// Makes the values that a thread writes: no two alike.
@@ -32,16 +32,21 @@ pub(super) struct Meter<'r> {
     start: Instant,
     /// Operations after which this thread ends the run.
     share: u64,
+    /// Who is to serve reads.
+    route: Route,
+    /// What the operations before the measured ones took.
+    before: Effort,
     pub(super) tally: Tally,
 }
 
 impl Meter<'_> {
-    /// Whether to go on. Notices the change from warm-up to measuring.
+    /// Whether to go on. Notices the change from warm-up to measuring, and asks then what was done so far.
     #[inline]
-    pub(super) fn goes_on(&mut self) -> bool {
+    pub(super) fn goes_on(&mut self, effort: impl FnOnce() -> Effort) -> bool {
         let phase = self.phase.get();
         if phase == Phase::MEASURED && !self.measuring {
             self.measuring = true;
+            self.before = effort();
             self.start = Instant::now();
         }
         phase != Phase::OVER && self.tally.operations < self.share
@@ -64,12 +69,18 @@ impl Meter<'_> {
     }
 
     /// Nothing is counted from here on.
-    pub(super) fn stop(&mut self) {
-        let seconds = self.start.elapsed().as_secs_f64();
-        if self.measuring && seconds > 0.0 {
-            self.tally.rate = self.tally.operations as f64 / seconds;
+    pub(super) fn stop(&mut self, effort: impl FnOnce() -> Effort) {
+        if !self.measuring {
+            return;
         }
         self.measuring = false;
+        let seconds = self.start.elapsed().as_secs_f64();
+        if seconds > 0.0 {
+            self.tally.rate = self.tally.operations as f64 / seconds;
+        }
+        self.tally.effort = effort() - self.before;
+        let reads: u64 = self.tally.routes.iter().sum();
+        self.tally.fallbacks = reads - self.tally.routes[self.route as usize];
     }
 }
 
@@ -90,7 +101,7 @@ pub(super) struct Worker<'r> {
 impl<'r> Worker<'r> {
     #[expect(clippy::too_many_arguments, reason = "called once, each a different thing")]
     pub(super) fn new(
-        store: &str,
+        store: &dyn Target,
         workload: &'r Workload,
         plan: &'r Plan,
         (place, of): (usize, usize),
@@ -107,17 +118,17 @@ impl<'r> Worker<'r> {
             lanes: connections.into_iter().map(Lane::new).collect(),
             in_memory,
             writer: Writer { id: place as u16 + 1, sequence: 0, value: vec![0; workload.value_bytes] },
-            checks: Checks::new(store, workload.value_bytes),
+            checks: Checks::new(store.name(), workload.value_bytes),
             meter: Meter {
                 phase,
                 measuring: false,
                 start: Instant::now(),
                 share: plan.operations.map_or(u64::MAX, |all| all.div_ceil(threads as u64)),
+                route: store.route(),
+                before: Effort::default(),
                 tally: Tally::default(),
             },
-            intended: plan
-                .rate
-                .map(|rate| Intended::new(plan.arrivals, rate / threads as f64, plan.seed, (place, of))),
+            intended: plan.rate.map(|rate| Intended::new(plan.arrivals, rate / threads as f64, plan.seed, (place, of))),
         }
     }
 
@@ -135,7 +146,7 @@ impl<'r> Worker<'r> {
         } else {
             self.calls()?;
         }
-        self.meter.stop();
+        self.meter.stop(|| effort(&mut self.lanes));
         Ok(self.meter.tally)
     }
 
@@ -144,7 +155,7 @@ impl<'r> Worker<'r> {
         let Self { requests, lanes, writer, checks, meter, intended, .. } = self;
         let Some(Lane { connection, .. }) = lanes.first_mut() else { return Ok(()) };
         let mut value = Vec::with_capacity(writer.value.len());
-        while meter.goes_on() {
+        while meter.goes_on(|| connection.effort()) {
             let request = requests.next_request();
             let due = intended.as_mut().map(Intended::wait_for_next);
             let started = Instant::now();
@@ -153,6 +164,7 @@ impl<'r> Worker<'r> {
             if meter.measuring {
                 meter.tally.service.record(request.operation, ended - started);
                 if let Some(due) = due {
+                    meter.tally.wait.record(request.operation, started - due);
                     meter.tally.response.record(request.operation, ended - due);
                 }
             }
@@ -166,7 +178,7 @@ impl<'r> Worker<'r> {
         let Self { requests, lanes, writer, checks, meter, plan, .. } = self;
         let Some(Lane { connection, .. }) = lanes.first_mut() else { return Ok(()) };
         let mut value = Vec::with_capacity(writer.value.len());
-        while meter.goes_on() {
+        while meter.goes_on(|| connection.effort()) {
             let mut keys: [&[u8]; MAX_BATCH] = [&[]; MAX_BATCH];
             let mut reads = [(0, 0); MAX_BATCH];
             let mut count = 0;

@@ -104,11 +104,11 @@ fn cells(figure: &Figure) -> Table {
     table.load_preset(NOTHING);
     match &figure.data {
         Data::Points(points) => {
-            table.set_header([&[figure.axis], &columns::COLUMNS[..7]].concat());
+            table.set_header([&[figure.axis], &columns::COLUMNS[..columns::OF_FIGURES]].concat());
             for point in points {
                 let at = if point.overloaded { format!("{} OVERLOADED", point.at) } else { point.at.clone() };
                 let mut row = vec![comfy_table::Cell::new(at)];
-                row.extend(columns::cells(&point.row).into_iter().take(7));
+                row.extend(columns::cells(&point.row).into_iter().take(columns::OF_FIGURES));
                 table.add_row(row);
             }
         }

@@ -60,6 +60,10 @@ impl Target for Memcpy {
         "copies out of an array in this process, by record number".into()
     }
 
+    fn route(&self) -> Route {
+        Route::Local
+    }
+
     fn connect(&self, _depth: usize) -> Result<Box<dyn Connection>, TargetError> {
         Ok(Box::new(Copies { values: self.0.clone(), submitted: Vec::new() }))
     }
@@ -184,6 +188,10 @@ impl Target for Echo {
 
     fn about(&self) -> String {
         format!("threads of this process that answer with the same bytes, at {}", self.address)
+    }
+
+    fn route(&self) -> Route {
+        Route::Tcp
     }
 
     fn connect(&self, _depth: usize) -> Result<Box<dyn Connection>, TargetError> {
