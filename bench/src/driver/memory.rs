@@ -37,8 +37,7 @@ impl Block {
     /// In the order in which they were read, so that versions are held against what was seen before.
     fn settle(&mut self, checks: &mut Checks, meter: &mut Meter<'_>) -> Result<(), BenchError> {
         for ((record, found), value) in self.reads.drain(..).zip(&self.values) {
-            let floor = checks.floor(record);
-            let reply = checks.read(record, floor, found.map(|reply| (value.as_slice(), reply)))?;
+            let reply = checks.read_last(record, found.map(|reply| (value.as_slice(), reply)))?;
             meter.count(Operation::Read, reply);
         }
         Ok(())
