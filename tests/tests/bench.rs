@@ -63,7 +63,7 @@ fn compare_measures_every_path_and_a_peer() {
     assert!(report["plan"]["rate"].is_null(), "a closed loop offers no rate");
     assert!(report["plan"]["arrivals"].is_null(), "{}", report["plan"]);
     let rows = report["rows"].as_array().expect("rows");
-    for path in ["local", "shm", "tcp", "memcached"] {
+    for path in ["local", "shm", "tcp", "memcached", "memcpy", "tcp echo"] {
         let of_path: Vec<&Value> = rows.iter().filter(|row| row["path"] == path).collect();
         assert!(!of_path.is_empty(), "{path}: {table}");
         for row in of_path {
@@ -102,13 +102,13 @@ fn check_row(path: &str, row: &Value) {
     assert!(times.is_sorted_by(|one, next| *one <= next * 1.01), "{path}: {times:?}");
     assert!(times[0] > 0.0 && number(&measured["latency"]["mean_ns"]) > 0.0, "{row}");
     assert!(number(&measured["client_cpu_us_per_op"]["median"]) > 0.0, "{row}");
-    if path == "local" {
+    if ["local", "memcpy", "tcp echo"].contains(&path) {
         assert!(measured["server_cpu_us_per_op"].is_null(), "{row}");
     } else {
         assert!(number(&measured["server_cpu_us_per_op"]["median"]) >= 0.0, "{row}");
     }
     let served_by = match path {
-        "local" => "this process",
+        "local" | "memcpy" => "this process",
         "shm" => "client CPU",
         _ => "server CPU",
     };
@@ -118,8 +118,8 @@ fn check_row(path: &str, row: &Value) {
     // A value of 1000 bytes with its key and what frames both; no wire in memory.
     let wire = number(&measured["wire_bytes_per_op"]);
     match path {
-        "local" | "shm" => assert_eq!(wire, 0.0, "{row}"),
-        _ => assert!((1020.0..1150.0).contains(&wire), "{row}"),
+        "local" | "shm" | "memcpy" => assert_eq!(wire, 0.0, "{row}"),
+        _ => assert!((1010.0..1150.0).contains(&wire), "{row}"),
     }
     let runs = measured["runs"].as_array().expect("runs");
     let operations: f64 = runs.iter().map(|run| number(&run["operations"])).sum();

@@ -1,5 +1,6 @@
-//! The bench makes no allocation per operation: a run of twice as many operations makes no more of them. The server is
-//! another process, so that driver, verification and client are all that counts.
+//! The bench makes no allocation per operation: a run of twice as many operations makes no more of them, but for two
+//! that the client makes for each window of gets on `shm`. The server is another process, so that driver, verification
+//! and client are all that counts.
 
 use std::alloc::System;
 use std::time::Duration;
@@ -52,7 +53,9 @@ fn no_allocation_per_operation() {
                 let once = allocations(&target, &workload, drive, OPERATIONS);
                 let twice = allocations(&target, &workload, drive, 2 * OPERATIONS);
                 println!("{name}, {path}, {}: {once}, {twice}", drive.label());
-                assert!(twice <= once + SLACK, "{name}, {path}, {}: {once}, then {twice}", drive.label());
+                let of_windows = if path == "shm" { 2 * OPERATIONS / window.depth as u64 } else { 0 };
+                let most = once + SLACK + if drive == window { of_windows } else { 0 };
+                assert!(twice <= most, "{name}, {path}, {}: {once}, then {twice}", drive.label());
             }
         }
     }
