@@ -7,7 +7,7 @@ use std::error::Error;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use sidestep_bench::driver::{Drive, Plan, load, run};
+use sidestep_bench::driver::{Arrivals, Drive, Plan, load, run};
 use sidestep_bench::statistics::{Interval, median};
 use sidestep_bench::target::{Local, ServerAddress, Sidestep, Target};
 use sidestep_bench::workload::{Requests, Workload};
@@ -30,6 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         measure: Duration::from_secs(1),
         operations: None,
         rate: None,
+        arrivals: Arrivals::Poisson,
         seed: 1,
         companion: None,
     };

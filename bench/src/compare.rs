@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use crate::agents::Clients;
-use crate::driver::{Drive, load};
+use crate::driver::{Arrivals, Drive, load};
 use crate::environment::Environment;
 use crate::error::BenchError;
 use crate::interleave::{Contender, Schedule, interleaved};
 use crate::progress::Progress;
 use crate::report::{PlanLine, Report, Row, SCHEMA};
-use crate::target::{Local, Memcached, Peer, PeerKind, Redis, ServerAddress, Sidestep, Target, TargetError, paths_of};
+use crate::target::{
+    Local, Memcached, Memcpy, Peer, PeerKind, Redis, ServerAddress, Sidestep, Target, TargetError, paths_of,
+};
 use crate::workload::Workload;
 
 /// Connections of a load.
@@ -30,6 +32,8 @@ pub struct Options {
     pub drive: Option<Drive>,
     /// Whether the `local` ceiling is left out.
     pub without_local: bool,
+    /// Whether the floors of the paths are left out.
+    pub without_floors: bool,
     /// Whether server and running peers hold the records already.
     pub loaded: bool,
     /// Warm-up before each repetition.
@@ -42,6 +46,8 @@ pub struct Options {
     pub repeats: Option<usize>,
     /// Open loop.
     pub rate: Option<f64>,
+    /// Of an open loop.
+    pub arrivals: Arrivals,
     /// Agents that drive instead of this process.
     pub clients: Vec<String>,
     /// Of the requests.
@@ -52,8 +58,8 @@ pub struct Options {
 
 impl Options {
     fn schedule(&self) -> Schedule {
-        let Self { warm_up, measure, repetitions, repeats, seed, .. } = *self;
-        Schedule { warm_up, measure, repetitions, repeats, seed }
+        let Self { warm_up, measure, repetitions, repeats, seed, arrivals, .. } = *self;
+        Schedule { warm_up, measure, repetitions, repeats, seed, arrivals }
     }
 }
 
@@ -95,10 +101,15 @@ pub fn compare(options: &Options, workload: &Workload) -> Result<Report, BenchEr
     if targets.is_empty() {
         return Err(BenchError::Usage("nothing to compare: give --server, --peer, or leave out --no-local".into()));
     }
+    let floor_workload = workload.for_floors();
+    let (floors, without) = floors(options, &clients, &targets, &floor_workload);
+    unavailable.extend(without);
     let mut contenders = contenders(&targets, options.drive, options.rate, workload);
+    contenders.extend(self::contenders(&floors, options.drive, options.rate, &floor_workload));
     let partial = interleaved(&mut contenders, &mut clients, &options.schedule())?;
     let mut environment = Environment::here(&options.commit, &network(options));
-    environment.stores = targets.iter().map(|target| format!("{}: {}", target.name(), target.about())).collect();
+    environment.stores =
+        targets.iter().chain(&floors).map(|target| format!("{}: {}", target.name(), target.about())).collect();
     let mut rows: Vec<Row> = contenders.into_iter().map(Contender::row).collect();
     rows.extend(unavailable);
     let mut report = Report {
@@ -111,6 +122,37 @@ pub fn compare(options: &Options, workload: &Workload) -> Result<Report, BenchEr
     };
     report.relate_to_local();
     Ok(report)
+}
+
+/// The floors of the paths that are compared, which this process can drive alone, and why of those that there are not.
+fn floors(
+    options: &Options,
+    clients: &Clients,
+    targets: &[Box<dyn Target>],
+    workload: &Workload,
+) -> (Vec<Box<dyn Target>>, Vec<Row>) {
+    let (mut floors, mut without): (Vec<Box<dyn Target>>, _) = (Vec::new(), Vec::new());
+    if options.without_floors || !clients.are_here() {
+        return (floors, without);
+    }
+    let compared = |name: &str| targets.iter().any(|target| target.name() == name);
+    if !compared("shm") && !compared("tcp") {
+        return (floors, without);
+    }
+    let memcpy = Memcpy::new(workload);
+    if compared("tcp") {
+        match memcpy.echo() {
+            Ok(echo) => floors.push(Box::new(echo)),
+            Err(reason) => without.push(Row::not_available("tcp echo", reason.0)),
+        }
+    }
+    if compared("shm") {
+        floors.insert(0, Box::new(memcpy));
+    }
+    if compared("rdma") {
+        without.push(Row::not_available("bare READ", "the floor of rdma is not built: see perftest's ib_read_lat"));
+    }
+    (floors, without)
 }
 
 /// Writes all records, with a progress bar.

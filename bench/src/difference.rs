@@ -70,9 +70,11 @@ impl Saved {
 /// # Errors
 /// The reports are of different workloads or plans: their numbers mean different things.
 pub fn difference(before: &Saved, after: &Saved) -> Result<String, BenchError> {
-    for (what, one, other) in
-        [("workload", &before.workload, &after.workload), ("load", &before.plan["rate"], &after.plan["rate"])]
-    {
+    for (what, one, other) in [
+        ("workload", &before.workload, &after.workload),
+        ("load", &before.plan["rate"], &after.plan["rate"]),
+        ("arrivals", &before.plan["arrivals"], &after.plan["arrivals"]),
+    ] {
         if one != other {
             return Err(BenchError::Usage(format!("the reports differ in their {what}: {one} and {other}")));
         }
@@ -153,6 +155,8 @@ fn notes(before: &Saved, after: &Saved) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::driver::Arrivals;
+    use crate::report::PlanLine;
     use crate::report::samples::{measurement, report};
 
     fn saved(report: &crate::report::Report) -> Saved {
@@ -190,6 +194,11 @@ mod tests {
         let mut open = report();
         open.plan.rate = Some(1000.0);
         assert!(difference(&saved(&report()), &saved(&open)).is_err());
+        open.plan.arrivals = Some(Arrivals::Poisson);
+        let fixed = PlanLine { arrivals: Some(Arrivals::Fixed), ..open.plan.clone() };
+        let fixed = crate::report::Report { plan: fixed, ..open.clone() };
+        assert!(difference(&saved(&open), &saved(&open)).is_ok());
+        assert!(difference(&saved(&open), &saved(&fixed)).is_err());
         assert!(Saved::parse("x", "{}").is_err());
         let old = report().json().expect("JSON").replace(SCHEMA, "sidestep-bench/compare/0");
         assert!(Saved::parse("x", &old).expect_err("another version").to_string().contains("compare/0"));

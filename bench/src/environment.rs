@@ -7,6 +7,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use crate::devices::{interfaces, rdma_devices};
+
 /// Readings of the clock that its cost is measured over.
 const CLOCK_READINGS: u32 = 20_000;
 
@@ -49,7 +51,10 @@ pub struct Environment {
     pub command: String,
     /// How client and server were connected.
     pub network: String,
-    /// RDMA devices of this machine.
+    /// Interfaces of this machine that are up: driver, MTU, speed.
+    #[serde(default)]
+    pub interfaces: Vec<String>,
+    /// RDMA devices of this machine: driver, firmware, ports.
     #[serde(default)]
     pub rdma_devices: Vec<String>,
     /// What must be said of every number: [`SOFTWARE_RDMA`] where this machine's RDMA devices are all software.
@@ -91,6 +96,7 @@ impl Environment {
             commit: commit.to_owned(),
             command: std::env::args().collect::<Vec<_>>().join(" "),
             network: network.to_owned(),
+            interfaces: interfaces(Path::new("/sys/class/net")),
             rdma_devices,
             stamp: are_software.then(|| SOFTWARE_RDMA.to_owned()),
             stores: Vec::new(),
@@ -108,6 +114,7 @@ impl Environment {
             ("huge pages of shared memory", self.shared_huge_pages.clone()),
             ("huge pages of the heap", self.heap_huge_pages.clone()),
             ("network", self.network.clone()),
+            ("interfaces", self.interfaces.join(", ")),
             ("clock", format!("{:.0} ns a reading, contained in the times", self.clock_ns)),
             ("software", self.bench.clone()),
             ("commit", if self.commit.is_empty() { "not told (--commit)".into() } else { self.commit.clone() }),
@@ -120,23 +127,6 @@ impl Environment {
         lines.extend(self.stores.iter().map(|store| ("store", store.clone())));
         lines
     }
-}
-
-/// Names of the devices, and whether there are some and all of them software: those are no hardware's in sysfs.
-fn rdma_devices(class: &Path) -> (Vec<String>, bool) {
-    let mut devices: Vec<(String, bool)> = fs::read_dir(class)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| {
-            let is_virtual = fs::canonicalize(entry.path())
-                .is_ok_and(|path| path.components().any(|part| part.as_os_str() == "virtual"));
-            (entry.file_name().to_string_lossy().into_owned(), is_virtual)
-        })
-        .collect();
-    devices.sort();
-    let are_software = !devices.is_empty() && devices.iter().all(|(_, is_virtual)| *is_virtual);
-    (devices.into_iter().map(|(name, _)| name).collect(), are_software)
 }
 
 fn read_line(path: &str) -> String {
@@ -163,30 +153,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn software_devices_are_told_from_hardware() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let class = folder.path().join("class");
-        std::fs::create_dir(&class).expect("a folder");
-        assert_eq!(rdma_devices(&class), (vec![], false));
-        assert_eq!(rdma_devices(&folder.path().join("none")), (vec![], false));
-        let add = |name: &str, kind: &str| {
-            let device = folder.path().join("devices").join(kind).join(name);
-            std::fs::create_dir_all(&device).expect("a folder");
-            std::os::unix::fs::symlink(device, class.join(name)).expect("a link");
-        };
-        add("rxe0", "virtual");
-        assert_eq!(rdma_devices(&class), (vec!["rxe0".into()], true));
-        add("mlx5_0", "pci0000:00");
-        assert_eq!(rdma_devices(&class), (vec!["mlx5_0".into(), "rxe0".into()], false));
-    }
-
-    #[test]
     fn everything_is_said() {
         let here = Environment::here("abc123", "loopback");
         assert!(here.cpus > 0 && here.memory_bytes > 0 && here.clock_ns > 0.0);
         assert!(here.kernel.starts_with("Linux "));
         let text: String = here.lines().iter().map(|(name, value)| format!("{name}: {value}\n")).collect();
-        for part in ["governor", "abc123", "loopback", "GiB"] {
+        for part in ["governor", "abc123", "loopback", "GiB", "MTU"] {
             assert!(text.contains(part), "{part} is missing in {text}");
         }
     }

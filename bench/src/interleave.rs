@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::agents::Clients;
-use crate::driver::{Drive, Plan, Run};
+use crate::driver::{Arrivals, Drive, Plan, Run};
 use crate::error::BenchError;
 use crate::interrupt;
 use crate::progress::Progress;
@@ -86,6 +86,8 @@ pub struct Schedule {
     pub repeats: Option<usize>,
     /// Of the requests.
     pub seed: u64,
+    /// Of open loops.
+    pub arrivals: Arrivals,
 }
 
 impl Schedule {
@@ -98,6 +100,7 @@ impl Schedule {
             measure: self.measure,
             operations: None,
             rate,
+            arrivals: self.arrivals,
             // Another stream each time, the same for every contender.
             seed: self.seed.wrapping_add(repetition as u64),
             companion: None,

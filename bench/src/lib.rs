@@ -7,6 +7,7 @@
 pub mod accounting;
 pub mod agents;
 pub mod compare;
+mod devices;
 pub mod difference;
 pub mod driver;
 pub mod environment;

@@ -37,6 +37,7 @@ counters! {
     ShmRetriesDirectory "shm_retries_stale_directory",
     ShmRetriesTorn "shm_retries_torn",
     ShmRetriesPending "shm_retries_pending",
+    ShmRetriesLocation "shm_retries_stale_location",
     ShmHops "shm_forward_hops",
     ShmCollisions "shm_collisions_looked_at_twice",
     ShmExpired "shm_get_expired",
@@ -49,6 +50,7 @@ counters! {
     RdmaRetriesDirectory "rdma_retries_stale_directory",
     RdmaRetriesTorn "rdma_retries_torn",
     RdmaRetriesPending "rdma_retries_pending",
+    RdmaRetriesLocation "rdma_retries_stale_location",
     RdmaHops "rdma_forward_hops",
     RdmaCollisions "rdma_collisions_looked_at_twice",
     CacheHits "location_cache_hits",
@@ -63,6 +65,36 @@ counters! {
     OutcomesUnknown "outcomes_unknown",
     Fallbacks "path_fallbacks",
     PathsRegained "paths_regained",
+}
+
+/// What makes a lookup look again, and a request be sent again.
+const RETRIES: [Count; 11] = [
+    Count::ShmRetriesDirectory,
+    Count::ShmRetriesTorn,
+    Count::ShmRetriesPending,
+    Count::ShmRetriesLocation,
+    Count::ShmCollisions,
+    Count::RdmaRetriesDirectory,
+    Count::RdmaRetriesTorn,
+    Count::RdmaRetriesPending,
+    Count::RdmaRetriesLocation,
+    Count::RdmaCollisions,
+    Count::Replayed,
+];
+
+/// What a session's operations took beside their answers, since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effort {
+    /// Times that a lookup in the server's memory had to look again: an old directory entry or cached location, an item
+    /// that was torn or being written, another key's item with the same fingerprint. And requests that were sent again
+    /// over a new connection.
+    pub retries: u64,
+    /// Lost connections that were got back.
+    pub reconnects: u64,
+    /// Bytes of frames sent, over a socket or in messages.
+    pub bytes_sent: u64,
+    /// Bytes of frames received, and of one-sided READs. What `shm` copies out of the server's memory is none of them.
+    pub bytes_received: u64,
 }
 
 /// Counters of one session. Only its thread writes; anyone may read.
@@ -80,9 +112,21 @@ impl Counters {
         word.store(word.load(Ordering::Relaxed) + n, Ordering::Relaxed);
     }
 
-    #[cfg(test)]
     pub(crate) fn get(&self, count: Count) -> u64 {
         self.0[count as usize].load(Ordering::Relaxed)
+    }
+
+    fn sum(&self, counts: &[Count]) -> u64 {
+        counts.iter().map(|count| self.get(*count)).sum()
+    }
+
+    pub(crate) fn effort(&self) -> Effort {
+        Effort {
+            retries: self.sum(&RETRIES),
+            reconnects: self.get(Count::Reconnects),
+            bytes_sent: self.get(Count::BytesSent),
+            bytes_received: self.sum(&[Count::BytesReceived, Count::RdmaReadBytes]),
+        }
     }
 }
 

@@ -67,7 +67,7 @@ mod watch;
 
 pub use buffer::RegisteredBuffer;
 pub use client::{Client, PortInfo, ServerInfo};
-pub use counters::Stats;
+pub use counters::{Effort, Stats};
 pub use error::Error;
 pub use options::{Options, Path, PathMode, PutOptions};
 pub use session::Session;

@@ -11,7 +11,7 @@ use sidestep_core::message::Op;
 
 use crate::client::{ServerInfo, Shared};
 use crate::control::Control;
-use crate::counters::{Counters, Stats};
+use crate::counters::{Counters, Effort, Stats};
 use crate::error::Error;
 use crate::options::{Path, PutOptions};
 use crate::paths::{Paths, Reader};
@@ -201,6 +201,12 @@ impl Session {
         let server = server.map_err(|reason| Error::Protocol { server: self.shared.server().to_owned(), reason })?;
         self.paths.publish_counters();
         Ok(Stats { server: server.counters, client: self.shared.registry().sums() })
+    }
+
+    /// What this session's operations took beside their answers. Asks nobody.
+    pub fn effort(&mut self) -> Effort {
+        self.paths.publish_counters();
+        self.counters.effort()
     }
 
     /// One request to the server, its answer waited for.

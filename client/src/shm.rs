@@ -307,6 +307,7 @@ impl ShmReader {
             (Count::ShmRetriesDirectory, trace.stale_directory.wrapping_sub(before.stale_directory)),
             (Count::ShmRetriesTorn, trace.torn.wrapping_sub(before.torn)),
             (Count::ShmRetriesPending, trace.pending.wrapping_sub(before.pending)),
+            (Count::ShmRetriesLocation, trace.stale_locations.wrapping_sub(before.stale_locations)),
             (Count::ShmHops, trace.hops.wrapping_sub(before.hops)),
             (Count::ShmCollisions, trace.second_looks.wrapping_sub(before.second_looks)),
         ] {

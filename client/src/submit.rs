@@ -14,6 +14,9 @@ use crate::value::{Answer, Completion, Meta, Ticket};
 /// Tickets of gets that this process answers itself: those of the wire never get so far.
 const LOCAL: u64 = 1 << 63;
 
+/// Gets that are looked up together: as many as a chain of READs has.
+const KEYS_AT_ONCE: usize = 64;
+
 /// An answer that had to be copied, because it arrived before it was polled for.
 #[derive(Clone, Debug)]
 pub(crate) enum KeptAnswer {
@@ -176,19 +179,30 @@ impl Session {
             return 0;
         }
         let mut local = mem::take(&mut self.local);
-        let ticket = |i: usize| Ticket(LOCAL | (local.first + i as u64));
-        let keys: Vec<&[u8]> = local.keys().collect();
-        let mut open = vec![true; ended];
-        let result = self.multi_get_with(&keys, |i, found| {
-            open[i] = false;
-            let answer = Ok(found.map_or(Answer::Absent, |(bytes, meta)| Answer::Value(bytes, meta)));
-            on(Completion { ticket: ticket(i), answer });
-        });
-        if let Err(error) = result {
-            for i in (0..ended).filter(|i| open[*i]) {
-                on(Completion { ticket: ticket(i), answer: Err(error.clone()) });
+        let mut keys = local.keys();
+        let mut failed: Option<Error> = None;
+        for first in (0..ended).step_by(KEYS_AT_ONCE) {
+            let mut some: [&[u8]; KEYS_AT_ONCE] = [&[]; KEYS_AT_ONCE];
+            let count = some.iter_mut().zip(&mut keys).map(|(place, key)| *place = key).count();
+            let ticket = |i: usize| Ticket(LOCAL | (local.first + (first + i) as u64));
+            let mut open = [true; KEYS_AT_ONCE];
+            // What could not be had for the first of them is not tried for each of the rest.
+            let result = match failed.take() {
+                None => self.multi_get_with(&some[..count], |i, found| {
+                    open[i] = false;
+                    let answer = Ok(found.map_or(Answer::Absent, |(bytes, meta)| Answer::Value(bytes, meta)));
+                    on(Completion { ticket: ticket(i), answer });
+                }),
+                Some(error) => Err(error),
+            };
+            if let Err(error) = result {
+                for i in (0..count).filter(|i| open[*i]) {
+                    on(Completion { ticket: ticket(i), answer: Err(error.clone()) });
+                }
+                failed = Some(error);
             }
         }
+        drop(keys);
         local.clear();
         self.local = local;
         ended

@@ -61,8 +61,9 @@ fn compare_measures_every_path_and_a_peer() {
     assert_eq!(report["environment"]["commit"], "abc123");
     assert_eq!(report["partial"], false);
     assert!(report["plan"]["rate"].is_null(), "a closed loop offers no rate");
+    assert!(report["plan"]["arrivals"].is_null(), "{}", report["plan"]);
     let rows = report["rows"].as_array().expect("rows");
-    for path in ["local", "shm", "tcp", "memcached"] {
+    for path in ["local", "shm", "tcp", "memcached", "memcpy", "tcp echo"] {
         let of_path: Vec<&Value> = rows.iter().filter(|row| row["path"] == path).collect();
         assert!(!of_path.is_empty(), "{path}: {table}");
         for row in of_path {
@@ -101,16 +102,25 @@ fn check_row(path: &str, row: &Value) {
     assert!(times.is_sorted_by(|one, next| *one <= next * 1.01), "{path}: {times:?}");
     assert!(times[0] > 0.0 && number(&measured["latency"]["mean_ns"]) > 0.0, "{row}");
     assert!(number(&measured["client_cpu_us_per_op"]["median"]) > 0.0, "{row}");
-    if path == "local" {
+    if ["local", "memcpy", "tcp echo"].contains(&path) {
         assert!(measured["server_cpu_us_per_op"].is_null(), "{row}");
     } else {
         assert!(number(&measured["server_cpu_us_per_op"]["median"]) >= 0.0, "{row}");
     }
     let served_by = match path {
-        "local" => "this process",
+        "local" | "memcpy" => "this process",
         "shm" => "client CPU",
         _ => "server CPU",
     };
+    for count in ["retries", "fallbacks", "reconnects"] {
+        assert_eq!(measured[count], 0, "{path}: nobody wrote meanwhile, and nothing broke: {row}");
+    }
+    // A value of 1000 bytes with its key and what frames both; no wire in memory.
+    let wire = number(&measured["wire_bytes_per_op"]);
+    match path {
+        "local" | "shm" | "memcpy" => assert_eq!(wire, 0.0, "{row}"),
+        _ => assert!((1010.0..1150.0).contains(&wire), "{row}"),
+    }
     let runs = measured["runs"].as_array().expect("runs");
     let operations: f64 = runs.iter().map(|run| number(&run["operations"])).sum();
     assert_eq!(number(&measured["reads_served_by"][served_by]), operations, "{row}");
@@ -181,6 +191,23 @@ fn a_stalled_server_shows_in_the_response_time() {
     assert!(ms("response", "max_ns") >= 0.9 * stall.as_secs_f64() * 1e3, "{measured}");
     assert!(ms("latency", "max_ns") >= 0.9 * stall.as_secs_f64() * 1e3, "{measured}");
     assert!(ms("latency", "p99_ns") < 200.0, "{measured}");
+    assert!(ms("wait", "p90_ns") > 200.0, "{measured}");
+}
+
+#[test]
+fn an_open_loop_says_how_it_arrives() {
+    let fixed =
+        ["run", "--path", "local", "--records", "500", "--warm-up", "0", "--rate", "2000", "--operations", "200"];
+    for (more, arrivals) in [(&[][..], "poisson"), (&["--arrivals", "fixed"][..], "fixed")] {
+        let report = succeeds(&[&fixed[..], more, &["--json", "-"]].concat());
+        let report: Value = serde_json::from_str(&report).expect("JSON");
+        assert_eq!(report["plan"]["arrivals"], arrivals);
+        assert_eq!(report["rows"][0]["measured"]["response"]["timed"], 200);
+    }
+    assert!(succeeds(&[&fixed[..], &["--arrivals", "fixed"]].concat()).contains("(fixed arrivals)"));
+    let refused = finished(&[&fixed[..], &["--arrivals", "uniform"]].concat());
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("expected poisson or fixed"), "{}", text(&refused.stderr));
 }
 
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
@@ -208,37 +235,6 @@ fn ctrl_c_prints_what_there_is() {
     assert!(running.wait().expect("it ends").success());
     rest.join().expect("read");
     assert!(table.starts_with("PARTIAL") && table.contains("local"), "{table}");
-}
-
-#[test]
-fn ycsbs_own_spelling_and_lines() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("workloadb");
-    let properties = "recordcount=1000\noperationcount=3000\nworkload=site.ycsb.workloads.CoreWorkload\n\
-                      readproportion=0.95\nupdateproportion=0.05\nscanproportion=0\ninsertproportion=0\n\
-                      requestdistribution=zipfian\n";
-    std::fs::write(&file, properties).expect("written");
-    let file = file.to_str().expect("a name");
-    let out =
-        succeeds(&["run", "-P", file, "-p", "recordcount=500", "-threads", "2", "--path", "local", "--format", "ycsb"]);
-    let value = |section: &str, name: &str| {
-        let prefix = format!("[{section}], {name}, ");
-        let line = out.lines().find_map(|line| line.strip_prefix(&prefix));
-        line.and_then(|value| value.parse::<f64>().ok()).unwrap_or_else(|| panic!("{prefix} in {out}"))
-    };
-    assert!(value("OVERALL", "Throughput(ops/sec)") > 0.0 && value("OVERALL", "RunTime(ms)") >= 0.0);
-    let (reads, updates) = (value("READ", "Operations"), value("UPDATE", "Operations"));
-    assert!((3000.0..3100.0).contains(&(reads + updates)) && reads > 10.0 * updates && updates > 0.0, "{out}");
-    for section in ["READ", "UPDATE"] {
-        for name in ["AverageLatency(us)", "MinLatency(us)", "MaxLatency(us)", "95thPercentileLatency(us)"] {
-            assert!(value(section, name) >= 0.0);
-        }
-        assert_eq!(value(section, "Return=OK"), value(section, "Operations"));
-    }
-    // Scans need ordered keys.
-    let refused = finished(&["run", "--workload", "e", "--path", "local"]);
-    assert_eq!(refused.status.code(), Some(2));
-    assert!(text(&refused.stderr).contains("ordered"), "{}", text(&refused.stderr));
 }
 
 /// A quick figure of 500 records; what it printed, and its JSON.

@@ -33,7 +33,7 @@ use crate::target::RemoteStore;
 use crate::workload::Workload;
 
 /// Name and version of the protocol: both sides must be of one build of the bench.
-const PROTOCOL: &str = concat!("sidestep-bench agent 1, ", env!("CARGO_PKG_VERSION"));
+const PROTOCOL: &str = concat!("sidestep-bench agent 2, ", env!("CARGO_PKG_VERSION"));
 /// Longest message: the histograms of a run take some hundred KiB.
 const MAX_MESSAGE_BYTES: u64 = 64 << 20;
 

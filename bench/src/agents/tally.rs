@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::driver::{Tally, Times};
-use crate::target::Route;
+use crate::target::{Effort, Route};
 use crate::workload::Operation;
 
 /// A histogram: (time in ns, how many).
@@ -15,7 +15,10 @@ pub(super) struct WireTally {
     operations: u64,
     by_operation: [u64; Operation::ALL.len()],
     routes: [u64; Route::ALL.len()],
+    fallbacks: u64,
+    effort: Effort,
     service: [Counts; Operation::ALL.len()],
+    wait: [Counts; Operation::ALL.len()],
     response: [Counts; Operation::ALL.len()],
     rate: f64,
 }
@@ -43,7 +46,10 @@ impl From<&Tally> for WireTally {
             operations: tally.operations,
             by_operation: tally.by_operation,
             routes: tally.routes,
+            fallbacks: tally.fallbacks,
+            effort: tally.effort,
             service: counts(&tally.service),
+            wait: counts(&tally.wait),
             response: counts(&tally.response),
             rate: tally.rate,
         }
@@ -56,7 +62,10 @@ impl From<&WireTally> for Tally {
             operations: wire.operations,
             by_operation: wire.by_operation,
             routes: wire.routes,
+            fallbacks: wire.fallbacks,
+            effort: wire.effort,
             service: times(&wire.service),
+            wait: times(&wire.wait),
             response: times(&wire.response),
             rate: wire.rate,
         }
@@ -73,23 +82,29 @@ mod tests {
     fn a_tally_travels_whole() {
         let mut tally = Tally { operations: 7, by_operation: [4, 1, 1, 1], rate: 12.5, ..Tally::default() };
         tally.routes[2] = 7;
-        let (mut service, mut response) = (Times::default(), Times::default());
+        tally.fallbacks = 3;
+        tally.effort = Effort { retries: 1, reconnects: 2, bytes_sent: 1 << 40, bytes_received: 5 };
+        let (mut service, mut wait, mut response) = (Times::default(), Times::default(), Times::default());
         for step in 1..5000_u64 {
             let operation = Operation::ALL[step as usize % Operation::ALL.len()];
             service.record(operation, Duration::from_nanos(step * step * 37));
+            wait.record(operation, Duration::from_nanos(step));
             response.record(operation, Duration::from_nanos(step * step * step));
         }
         // Longer than a histogram tells apart.
         service.record(Operation::Read, Duration::from_secs(3600));
         tally.service = service;
+        tally.wait = wait;
         tally.response = response;
         let text = serde_json::to_string(&WireTally::from(&tally)).unwrap();
         let back = Tally::from(&serde_json::from_str::<WireTally>(&text).unwrap());
         for operation in Operation::ALL {
             assert_eq!(back.service.of(operation), tally.service.of(operation));
+            assert_eq!(back.wait.of(operation), tally.wait.of(operation));
             assert_eq!(back.response.of(operation), tally.response.of(operation));
         }
         assert_eq!((back.operations, back.by_operation, back.routes), (7, [4, 1, 1, 1], tally.routes));
+        assert_eq!((back.fallbacks, back.effort), (3, tally.effort));
         assert!((back.rate - 12.5).abs() < f64::EPSILON);
     }
 }

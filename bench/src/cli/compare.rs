@@ -34,6 +34,9 @@ pub(super) struct Compare {
     /// Without the ceiling.
     #[arg(long)]
     no_local: bool,
+    /// Without the floors: the same bytes out of an array, and by an echo over loopback.
+    #[arg(long)]
+    no_floors: bool,
     /// Server and running peers hold the records already.
     #[arg(long)]
     loaded: bool,
@@ -67,12 +70,14 @@ impl Compare {
             peers: self.peers,
             drive: self.drive.drive(),
             without_local: self.no_local,
+            without_floors: self.no_floors,
             loaded: self.loaded,
             warm_up: self.time.warm_up(),
             measure: self.time.measure(),
             repetitions: self.repetitions.unwrap_or(default_repetitions).into(),
             repeats: self.repeats,
             rate: self.drive.rate,
+            arrivals: self.drive.arrivals,
             clients: self.clients.clients,
             seed: self.time.seed,
             commit: self.time.commit.clone(),

@@ -86,6 +86,7 @@ impl Fig {
                 repetitions: self.repetitions.unwrap_or(if quick { 3 } else { 5 }).into(),
                 repeats: self.repeats,
                 seed: self.time.seed,
+                arrivals: self.drive.arrivals,
             },
             workload: self.workload.workload()?,
             payload_bytes: if quick { QUICK_PAYLOAD_BYTES } else { PAYLOAD_BYTES },

@@ -58,6 +58,7 @@ impl Run {
             measure: self.time.measure(),
             operations: workload.operations,
             rate,
+            arrivals: self.drive.arrivals,
             seed: self.time.seed,
             companion: None,
         };
@@ -83,6 +84,7 @@ impl Run {
                 measure_s: plan.measure.as_secs_f64(),
                 repetitions: 1,
                 rate,
+                arrivals: rate.map(|_| plan.arrivals),
                 seed: plan.seed,
                 clients: clients.addresses(),
             },

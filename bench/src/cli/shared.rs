@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 
 use sidestep_bench::compare::{load_into, open_peer};
-use sidestep_bench::driver::Drive;
+use sidestep_bench::driver::{Arrivals, Drive};
 use sidestep_bench::error::BenchError;
 use sidestep_bench::report::{self, Report};
 use sidestep_bench::target::{Local, PeerKind, ServerAddress, Sidestep, Target, TargetError};
@@ -198,9 +198,12 @@ pub(crate) struct DriveOptions {
     /// Keys of a multi-get.
     #[arg(long, value_name = "N")]
     batch: Option<usize>,
-    /// Open loop: operations per second over all threads, at Poisson times; times count from the intended start.
+    /// Open loop: operations per second over all threads; times count from the intended start.
     #[arg(long, alias = "target", value_name = "OPS", value_parser = positive)]
     pub(crate) rate: Option<f64>,
+    /// How the operations of an open loop lie in time: poisson, or fixed (evenly spaced).
+    #[arg(long, value_name = "poisson|fixed", default_value = "poisson", value_parser = arrivals)]
+    pub(crate) arrivals: Arrivals,
 }
 
 /// Who drives.
@@ -269,6 +272,10 @@ impl TimeOptions {
     pub(crate) fn measure_or(&self, seconds: f64) -> Duration {
         Duration::from_secs_f64(self.seconds.unwrap_or(if self.quick { 1.0 } else { seconds }))
     }
+}
+
+fn arrivals(text: &str) -> Result<Arrivals, String> {
+    text.parse()
 }
 
 fn number(text: &str) -> Result<f64, String> {

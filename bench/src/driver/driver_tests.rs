@@ -2,12 +2,21 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::target::{Completion, Connection, EachCompletion, EachRead, Local, Reply, Route, TargetError};
+use crate::target::{Completion, Connection, EachCompletion, EachRead, Effort, Local, Reply, Route, TargetError};
 
 const SHORT: Duration = Duration::from_millis(60);
 
 fn plan(drive: Drive) -> Plan {
-    Plan { drive, warm_up: Duration::ZERO, measure: SHORT, operations: None, rate: None, seed: 1, companion: None }
+    Plan {
+        drive,
+        warm_up: Duration::ZERO,
+        measure: SHORT,
+        operations: None,
+        rate: None,
+        arrivals: Arrivals::Poisson,
+        seed: 1,
+        companion: None,
+    }
 }
 
 fn small(name: &str) -> Workload {
@@ -35,6 +44,11 @@ fn every_workload_runs_in_every_way() {
             let run = run(&local, &workload, &counted).unwrap_or_else(|error| panic!("{name} {drive:?}: {error}"));
             assert!(run.tally.operations > 100, "{name} {drive:?}: {}", run.tally.operations);
             assert_eq!(run.tally.writes() > 0, workload.writes(), "{name} {drive:?}");
+            // Half of F, by their name, whichever half of them ended last.
+            let modified = run.tally.by_operation[crate::workload::Operation::ReadModifyWrite as usize];
+            let share = modified as f64 / run.tally.operations as f64;
+            assert!((share - workload.mix.read_modify_write).abs() < 0.05, "{name} {drive:?}: {share}");
+            assert_eq!(run.tally.fallbacks, 0, "{name} {drive:?}");
             assert!(!run.tally.service.is_empty() && run.tally.rate > 0.0);
         }
     }
@@ -83,6 +97,8 @@ enum Fault {
     OldVersion,
     Missing,
     Error,
+    /// None, but another route than the one that was asked for serves, and it takes some effort.
+    Detour,
 }
 
 type SharedMap = Arc<Mutex<HashMap<Vec<u8>, (Vec<u8>, u64)>>>;
@@ -101,6 +117,10 @@ struct FaultyConnection {
 }
 
 impl Target for Faulty {
+    fn route(&self) -> Route {
+        Route::Shm
+    }
+
     fn name(&self) -> &str {
         "faulty"
     }
@@ -130,6 +150,7 @@ impl Connection for FaultyConnection {
                 Fault::OldVersion => version -= 1,
                 Fault::Missing => return Ok(None),
                 Fault::Error => return Err(TargetError::new("connection lost")),
+                Fault::Detour => {}
             }
         }
         Ok(Some(Reply { version, route: Route::Tcp }))
@@ -173,6 +194,29 @@ impl Connection for FaultyConnection {
         }
         Ok(())
     }
+
+    fn effort(&mut self) -> Effort {
+        Effort { retries: 2 * self.reads, reconnects: 1, bytes_sent: 3 * self.reads, bytes_received: 5 * self.reads }
+    }
+}
+
+/// Reads served by another route than the store's, and what they took, in the measured part alone.
+#[test]
+fn detours_and_effort_are_counted() {
+    let workload = Workload { records: 20, ..small("kv64") };
+    for drive in drives() {
+        let store = Faulty { map: Arc::default(), fault: Fault::Detour };
+        load(&store, &workload, 0..workload.records, 1, &|_| ()).expect("loaded");
+        let counted = Plan { warm_up: SHORT, measure: Duration::from_secs(60), operations: Some(5000), ..plan(drive) };
+        let Tally { operations, fallbacks, effort, .. } = run(&store, &workload, &counted).expect("ran").tally;
+        assert_eq!(fallbacks, operations, "{drive:?}");
+        // Windows that were in flight when the measured part began or ended are counted on one side alone.
+        let in_flight = 2 * (drive.connections * drive.depth * drive.batch) as u64;
+        assert!((effort.retries / 2).abs_diff(operations) <= in_flight, "{drive:?}: {operations}, {effort:?}");
+        let reads = effort.retries / 2;
+        let expected = Effort { retries: 2 * reads, reconnects: 0, bytes_sent: 3 * reads, bytes_received: 5 * reads };
+        assert_eq!(effort, expected, "{drive:?}");
+    }
 }
 
 #[test]
@@ -188,7 +232,7 @@ fn a_store_that_lies_fails_the_run() {
                 Fault::WrongByte | Fault::OtherRecord => matches!(error, BenchError::WrongValue { .. }),
                 Fault::OldVersion => matches!(error, BenchError::Stale { .. }),
                 Fault::Missing => matches!(error, BenchError::Missing { .. }),
-                Fault::Error => matches!(error, BenchError::Operation { .. }),
+                Fault::Error | Fault::Detour => matches!(error, BenchError::Operation { .. }),
             };
             assert!(as_expected, "{fault:?} {drive:?}: {error}");
         }
@@ -201,6 +245,10 @@ fn an_open_loop_counts_the_wait() {
     struct Stalling(Local, Duration);
     struct StallingConnection(Box<dyn Connection>, Duration, u32);
     impl Target for Stalling {
+        fn route(&self) -> Route {
+            Route::Local
+        }
+
         fn name(&self) -> &str {
             "stalling"
         }
@@ -250,5 +298,9 @@ fn an_open_loop_counts_the_wait() {
     assert!(above(&tally.service.all()) < 5, "service: {}", above(&tally.service.all()));
     // About a hundred operations were intended in the first half of the stall.
     assert!(above(&tally.response.all()) > 60, "response: {}", above(&tally.response.all()));
+    // Service is what is left of the response without the wait.
+    let mean = |times: &Times| times.all().mean();
+    let (service, wait, response) = (mean(&tally.service), mean(&tally.wait), mean(&tally.response));
+    assert!((service + wait - response).abs() < 0.01 * response, "{service} + {wait} is not {response}");
     assert!((700..1300).contains(&tally.operations), "{}", tally.operations);
 }

@@ -37,8 +37,7 @@ impl Block {
     /// In the order in which they were read, so that versions are held against what was seen before.
     fn settle(&mut self, checks: &mut Checks, meter: &mut Meter<'_>) -> Result<(), BenchError> {
         for ((record, found), value) in self.reads.drain(..).zip(&self.values) {
-            let floor = checks.floor(record);
-            let reply = checks.read(record, floor, found.map(|reply| (value.as_slice(), reply)))?;
+            let reply = checks.read_last(record, found.map(|reply| (value.as_slice(), reply)))?;
             meter.count(Operation::Read, reply);
         }
         Ok(())
@@ -54,7 +53,7 @@ impl Worker<'_> {
         let mut block = Block::new(writer.value.len());
         let mut value = Vec::with_capacity(writer.value.len());
         let mut blocks = 0_u64;
-        while meter.goes_on() {
+        while meter.goes_on(|| connection.effort()) {
             let timed = blocks.is_multiple_of(TIMED);
             blocks += 1;
             let most = usize::try_from(meter.left()).map_or(block.values.len(), |left| left.min(block.values.len()));

@@ -1,5 +1,6 @@
 //! Drives a store with a workload and measures: threads, phases, what is counted.
 
+mod arrivals;
 mod checks;
 mod loader;
 mod memory;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+pub use arrivals::Arrivals;
 pub use loader::{Loaded, load};
 pub use tally::{Tally, Times, new_histogram};
 
@@ -111,8 +113,10 @@ pub struct Plan {
     pub measure: Duration,
     /// End after so many operations instead, if that comes first.
     pub operations: Option<u64>,
-    /// Open loop: operations per second over all threads, at Poisson times.
+    /// Open loop: operations per second over all threads.
     pub rate: Option<f64>,
+    /// How those of an open loop lie in time.
+    pub arrivals: Arrivals,
     /// Of the requests.
     pub seed: u64,
     /// A process of this host that uses CPU on purpose: not counted among the others.
@@ -246,7 +250,7 @@ fn prepare<'r>(
     let in_flight = if plan.drive.pipelines() { 2 * own * depth } else { batch };
     let requests = Requests::new(workload, plan.seed, place, of, in_flight);
     let in_memory = target.is_memory() && plan.rate.is_none();
-    Ok(Worker::new(target.name(), workload, plan, place, requests, connections, in_memory, phase))
+    Ok(Worker::new(target, workload, plan, (place, of), requests, connections, in_memory, phase))
 }
 
 struct Measured;

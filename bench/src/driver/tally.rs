@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-use crate::target::Route;
+use crate::target::{Effort, Route};
 use crate::workload::Operation;
 
 /// Longest time that is told apart: 5 minutes, in nanoseconds.
@@ -83,8 +83,14 @@ pub struct Tally {
     pub by_operation: [u64; Operation::ALL.len()],
     /// Reads by the route that served them.
     pub routes: [u64; Route::ALL.len()],
+    /// Reads that another route served than the one that was asked for.
+    pub fallbacks: u64,
+    /// What the operations took beside their answers.
+    pub effort: Effort,
     /// Times of the operations: from submission to reply.
     pub service: Times,
+    /// Open loop: from the intended start to the submission.
+    pub wait: Times,
     /// Open loop: from the intended start to the reply.
     pub response: Times,
     /// Sum over threads of operations per second of each one's own measured time.
@@ -107,8 +113,11 @@ impl Tally {
         for (sum, count) in self.routes.iter_mut().zip(other.routes) {
             *sum += count;
         }
+        self.fallbacks += other.fallbacks;
+        self.effort += other.effort;
         self.rate += other.rate;
         self.service.merge(&other.service);
+        self.wait.merge(&other.wait);
         self.response.merge(&other.response);
     }
 }

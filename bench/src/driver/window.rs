@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::checks::Checks;
 use super::worker::Worker;
 use crate::error::BenchError;
-use crate::target::{Connection, Reply, TargetError};
+use crate::target::{Connection, Effort, Reply, TargetError};
 use crate::workload::{Operation, Request};
 
 /// A request of a window.
@@ -14,6 +14,8 @@ struct Slot {
     operation: Operation,
     record: u64,
     floor: u64,
+    /// Of a read-modify-write: what its read said, once it has ended.
+    read: Option<Reply>,
 }
 
 /// One connection and its window.
@@ -22,12 +24,21 @@ pub(super) struct Lane {
     slots: Vec<Slot>,
     started: Instant,
     outstanding: usize,
+    /// Room for the key of a second half.
+    key: Vec<u8>,
 }
 
 impl Lane {
     pub(super) fn new(connection: Box<dyn Connection>) -> Self {
-        Self { connection, slots: Vec::new(), started: Instant::now(), outstanding: 0 }
+        Self { connection, slots: Vec::new(), started: Instant::now(), outstanding: 0, key: Vec::new() }
     }
+}
+
+/// What the operations of all connections took so far.
+pub(super) fn effort(lanes: &mut [Lane]) -> Effort {
+    let mut sum = Effort::default();
+    lanes.iter_mut().for_each(|lane| sum += lane.connection.effort());
+    sum
 }
 
 impl Worker<'_> {
@@ -37,14 +48,14 @@ impl Worker<'_> {
         for lane in &mut lanes {
             self.submit(lane)?;
         }
-        while self.meter.goes_on() {
+        while self.meter.goes_on(|| effort(&mut lanes)) {
             for lane in &mut lanes {
                 self.await_all(lane)?;
                 self.write_modified(lane)?;
                 self.submit(lane)?;
             }
         }
-        self.meter.stop();
+        self.meter.stop(|| effort(&mut lanes));
         lanes.iter_mut().try_for_each(|lane| self.await_all(lane))
     }
 
@@ -53,7 +64,7 @@ impl Worker<'_> {
         lane.started = Instant::now();
         for (tag, request) in self.requests.next_few(self.plan.drive.depth).enumerate() {
             let Request { operation, record, key } = request;
-            lane.slots.push(Slot { operation, record, floor: self.checks.floor(record) });
+            lane.slots.push(Slot { operation, record, floor: self.checks.floor(record), read: None });
             let submitted = match operation {
                 Operation::Read | Operation::ReadModifyWrite => lane.connection.submit_read(tag, key),
                 Operation::Update | Operation::Insert => {
@@ -79,13 +90,11 @@ impl Worker<'_> {
             return Ok(());
         }
         lane.slots.retain(|slot| slot.operation == Operation::ReadModifyWrite);
-        let mut key = Vec::new();
-        for (tag, slot) in lane.slots.iter_mut().enumerate() {
-            slot.operation = Operation::Update;
-            key.clear();
-            let _ = self.workload.key_shape().render(slot.record, &mut key);
+        for (tag, slot) in lane.slots.iter().enumerate() {
+            lane.key.clear();
+            let _ = self.workload.key_shape().render(slot.record, &mut lane.key);
             lane.connection
-                .submit_write(tag, &key, self.writer.next_value(slot.record))
+                .submit_write(tag, &lane.key, self.writer.next_value(slot.record))
                 .map_err(|error| self.checks.failed("submit", slot.record, error))?;
         }
         lane.outstanding = lane.slots.len();
@@ -94,22 +103,23 @@ impl Worker<'_> {
 
     fn hand_out(&mut self, lane: &mut Lane, wait: bool) -> Result<(), BenchError> {
         let Self { checks, meter, .. } = self;
-        let Lane { connection, slots, started, outstanding } = lane;
+        let Lane { connection, slots, started, outstanding, .. } = lane;
         let (mut arrived, mut wrong) = (None, None);
         let result = connection.complete(wait, &mut |completion| {
             // What is handed out together was received together.
             let arrived = *arrived.get_or_insert_with(Instant::now);
             *outstanding = outstanding.saturating_sub(1);
-            let Slot { operation, record, floor } = slots[completion.tag];
+            let slot = &mut slots[completion.tag];
+            let Slot { operation, record, read, .. } = *slot;
             let checked = completion
                 .outcome
                 .map_err(|error| checks.failed(operation.name(), record, error))
-                .and_then(|found| settle(checks, operation, record, floor, found));
+                .and_then(|found| settle(checks, slot, found));
             match checked {
                 // A read-modify-write is counted when its write ends.
-                Ok(_) if operation == Operation::ReadModifyWrite => {}
+                Ok(reply) if operation == Operation::ReadModifyWrite && read.is_none() => slot.read = Some(reply),
                 Ok(reply) => {
-                    meter.count(operation, reply);
+                    meter.count(operation, read.unwrap_or(reply));
                     if meter.measuring {
                         meter.tally.service.record(operation, arrived - *started);
                     }
@@ -126,16 +136,12 @@ impl Worker<'_> {
 }
 
 /// Checks the reply to a submitted request.
-fn settle(
-    checks: &mut Checks,
-    operation: Operation,
-    record: u64,
-    floor: u64,
-    found: Option<(&[u8], Reply)>,
-) -> Result<Reply, BenchError> {
+fn settle(checks: &mut Checks, slot: &Slot, found: Option<(&[u8], Reply)>) -> Result<Reply, BenchError> {
+    let Slot { operation, record, floor, read } = *slot;
     match operation {
-        Operation::Read | Operation::ReadModifyWrite => checks.read(record, floor, found),
-        Operation::Update | Operation::Insert => {
+        Operation::Read => checks.read(record, floor, found),
+        Operation::ReadModifyWrite if read.is_none() => checks.read(record, floor, found),
+        Operation::ReadModifyWrite | Operation::Update | Operation::Insert => {
             let (_, reply) =
                 found.ok_or_else(|| checks.failed(operation.name(), record, "the store did not write it"))?;
             checks.note(record, reply.version);

@@ -1,19 +1,14 @@
 //! One thread of a run, and its loops of calls and of batches.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rand::{Rng, SeedableRng};
-use rand_xoshiro::Xoshiro256PlusPlus;
-
+use super::arrivals::Intended;
 use super::checks::Checks;
-use super::window::Lane;
+use super::window::{Lane, effort};
 use super::{MAX_BATCH, Phase, Plan, Tally};
 use crate::error::BenchError;
-use crate::target::{Connection, Reply};
+use crate::target::{Connection, Effort, Reply, Route, Target};
 use crate::workload::{Operation, Request, Requests, Stamp, Workload, fill};
-
-/// A start further away than this is slept to, the rest is spun.
-const SPIN: Duration = Duration::from_micros(100);
 
 /// Makes the values that a thread writes: no two alike.
 pub(super) struct Writer {
@@ -37,16 +32,21 @@ pub(super) struct Meter<'r> {
     start: Instant,
     /// Operations after which this thread ends the run.
     share: u64,
+    /// Who is to serve reads.
+    route: Route,
+    /// What the operations before the measured ones took.
+    before: Effort,
     pub(super) tally: Tally,
 }
 
 impl Meter<'_> {
-    /// Whether to go on. Notices the change from warm-up to measuring.
+    /// Whether to go on. Notices the change from warm-up to measuring, and asks then what was done so far.
     #[inline]
-    pub(super) fn goes_on(&mut self) -> bool {
+    pub(super) fn goes_on(&mut self, effort: impl FnOnce() -> Effort) -> bool {
         let phase = self.phase.get();
         if phase == Phase::MEASURED && !self.measuring {
             self.measuring = true;
+            self.before = effort();
             self.start = Instant::now();
         }
         phase != Phase::OVER && self.tally.operations < self.share
@@ -69,34 +69,18 @@ impl Meter<'_> {
     }
 
     /// Nothing is counted from here on.
-    pub(super) fn stop(&mut self) {
-        let seconds = self.start.elapsed().as_secs_f64();
-        if self.measuring && seconds > 0.0 {
-            self.tally.rate = self.tally.operations as f64 / seconds;
+    pub(super) fn stop(&mut self, effort: impl FnOnce() -> Effort) {
+        if !self.measuring {
+            return;
         }
         self.measuring = false;
-    }
-}
-
-/// Times at which an open loop intends its operations.
-struct Arrivals {
-    random: Xoshiro256PlusPlus,
-    mean: Duration,
-    next: Instant,
-}
-
-impl Arrivals {
-    fn wait_for_next(&mut self) -> Instant {
-        let gap = -(1.0 - self.random.random::<f64>()).ln();
-        self.next += self.mean.mul_f64(gap);
-        let left = self.next.saturating_duration_since(Instant::now());
-        if left > SPIN {
-            std::thread::sleep(left - SPIN);
+        let seconds = self.start.elapsed().as_secs_f64();
+        if seconds > 0.0 {
+            self.tally.rate = self.tally.operations as f64 / seconds;
         }
-        while Instant::now() < self.next {
-            std::hint::spin_loop();
-        }
-        self.next
+        self.tally.effort = effort() - self.before;
+        let reads: u64 = self.tally.routes.iter().sum();
+        self.tally.fallbacks = reads - self.tally.routes[self.route as usize];
     }
 }
 
@@ -111,50 +95,47 @@ pub(super) struct Worker<'r> {
     pub(super) writer: Writer,
     pub(super) checks: Checks,
     pub(super) meter: Meter<'r>,
-    arrivals: Option<Arrivals>,
+    intended: Option<Intended>,
 }
 
 impl<'r> Worker<'r> {
     #[expect(clippy::too_many_arguments, reason = "called once, each a different thing")]
     pub(super) fn new(
-        store: &str,
+        store: &dyn Target,
         workload: &'r Workload,
         plan: &'r Plan,
-        thread: usize,
+        (place, of): (usize, usize),
         requests: Requests,
         connections: Vec<Box<dyn Connection>>,
         in_memory: bool,
         phase: &'r Phase,
     ) -> Self {
-        let start = Instant::now();
-        let threads = plan.drive.threads as u64;
+        let threads = plan.drive.threads;
         Self {
             workload,
             plan,
             requests,
             lanes: connections.into_iter().map(Lane::new).collect(),
             in_memory,
-            writer: Writer { id: thread as u16 + 1, sequence: 0, value: vec![0; workload.value_bytes] },
-            checks: Checks::new(store, workload.value_bytes),
+            writer: Writer { id: place as u16 + 1, sequence: 0, value: vec![0; workload.value_bytes] },
+            checks: Checks::new(store.name(), workload.value_bytes),
             meter: Meter {
                 phase,
                 measuring: false,
-                start,
-                share: plan.operations.map_or(u64::MAX, |all| all.div_ceil(threads)),
+                start: Instant::now(),
+                share: plan.operations.map_or(u64::MAX, |all| all.div_ceil(threads as u64)),
+                route: store.route(),
+                before: Effort::default(),
                 tally: Tally::default(),
             },
-            arrivals: plan.rate.map(|rate| Arrivals {
-                random: Xoshiro256PlusPlus::seed_from_u64(plan.seed.wrapping_add(thread as u64)),
-                mean: Duration::from_secs_f64(threads as f64 / rate),
-                next: start,
-            }),
+            intended: plan.rate.map(|rate| Intended::new(plan.arrivals, rate / threads as f64, plan.seed, (place, of))),
         }
     }
 
     /// Works until the run is over.
     pub(super) fn drive(mut self) -> Result<Tally, BenchError> {
-        if let Some(arrivals) = &mut self.arrivals {
-            arrivals.next = Instant::now();
+        if let Some(intended) = &mut self.intended {
+            intended.begin();
         }
         if self.plan.drive.pipelines() {
             self.windows()?;
@@ -165,25 +146,26 @@ impl<'r> Worker<'r> {
         } else {
             self.calls()?;
         }
-        self.meter.stop();
+        self.meter.stop(|| effort(&mut self.lanes));
         Ok(self.meter.tally)
     }
 
     /// One call after the other, each timed and verified before the next.
     fn calls(&mut self) -> Result<(), BenchError> {
-        let Self { requests, lanes, writer, checks, meter, arrivals, .. } = self;
+        let Self { requests, lanes, writer, checks, meter, intended, .. } = self;
         let Some(Lane { connection, .. }) = lanes.first_mut() else { return Ok(()) };
         let mut value = Vec::with_capacity(writer.value.len());
-        while meter.goes_on() {
+        while meter.goes_on(|| connection.effort()) {
             let request = requests.next_request();
-            let intended = arrivals.as_mut().map(Arrivals::wait_for_next);
+            let due = intended.as_mut().map(Intended::wait_for_next);
             let started = Instant::now();
             let reply = call(connection.as_mut(), request, writer, checks, &mut value)?;
             let ended = Instant::now();
             if meter.measuring {
                 meter.tally.service.record(request.operation, ended - started);
-                if let Some(intended) = intended {
-                    meter.tally.response.record(request.operation, ended - intended);
+                if let Some(due) = due {
+                    meter.tally.wait.record(request.operation, started - due);
+                    meter.tally.response.record(request.operation, ended - due);
                 }
             }
             meter.count(request.operation, reply);
@@ -196,7 +178,7 @@ impl<'r> Worker<'r> {
         let Self { requests, lanes, writer, checks, meter, plan, .. } = self;
         let Some(Lane { connection, .. }) = lanes.first_mut() else { return Ok(()) };
         let mut value = Vec::with_capacity(writer.value.len());
-        while meter.goes_on() {
+        while meter.goes_on(|| connection.effort()) {
             let mut keys: [&[u8]; MAX_BATCH] = [&[]; MAX_BATCH];
             let mut reads = [(0, 0); MAX_BATCH];
             let mut count = 0;

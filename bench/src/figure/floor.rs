@@ -6,8 +6,7 @@ use crate::compare::load_into;
 use crate::driver::{Drive, load};
 use crate::error::BenchError;
 use crate::interleave::{Contender, interleaved};
-use crate::target::{Echo, Local, Memcpy, Target};
-use crate::workload::{Mix, Workload};
+use crate::target::{Local, Memcpy, Target};
 
 /// What the places are called.
 pub(super) const SINGLE: &str = "one at a time";
@@ -15,12 +14,11 @@ pub(super) const PIPELINED: &str = "one connection × 16";
 
 pub(super) fn floor(host: &Host, options: &Options) -> Result<Found, BenchError> {
     let (paths, not_available) = host.paths(options)?;
-    let mix = Mix { read: 1.0, update: 0.0, insert: 0.0, read_modify_write: 0.0 };
-    let workload = Workload { ordered_keys: true, mix, ..options.workload.clone() };
+    let workload = options.workload.for_floors();
     load_into(&paths[0], &workload)?;
     let (local, memcpy) = (Local::new(workload.records), Memcpy::new(&workload));
     load(&local, &workload, 0..workload.records, 1, &|_| ())?;
-    let echo = Echo::start(&workload).map_err(super::refused)?;
+    let echo = memcpy.echo().map_err(super::refused)?;
     let mut stores: Vec<&dyn Target> = vec![&memcpy, &local, &echo];
     stores.extend(paths.iter().map(|path| path as &dyn Target));
     let (mut contenders, mut places) = (Vec::new(), Vec::new());

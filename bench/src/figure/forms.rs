@@ -78,8 +78,12 @@ pub fn table(figure: &Figure) -> String {
         Data::Tenths(repetitions) => format!("{} repetitions", repetitions.len()),
         Data::Timelines(_) => format!("{} repetitions, paths interleaved; every read verified", plan.repetitions),
         Data::Points(_) => format!(
-            "{} repetitions of {} s after {} s of warm-up, paths interleaved; medians; every read verified; seed {}",
-            plan.repetitions, plan.measure_s, plan.warm_up_s, plan.seed
+            "{}{} repetitions of {} s after {} s of warm-up, paths interleaved; medians; every read verified; seed {}",
+            plan.arrivals.map_or(String::new(), |arrivals| format!("open loop ({arrivals}); ")),
+            plan.repetitions,
+            plan.measure_s,
+            plan.warm_up_s,
+            plan.seed
         ),
     });
     lines.push(String::new());
@@ -100,11 +104,11 @@ fn cells(figure: &Figure) -> Table {
     table.load_preset(NOTHING);
     match &figure.data {
         Data::Points(points) => {
-            table.set_header([&[figure.axis], &columns::COLUMNS[..7]].concat());
+            table.set_header([&[figure.axis], &columns::COLUMNS[..columns::OF_FIGURES]].concat());
             for point in points {
                 let at = if point.overloaded { format!("{} OVERLOADED", point.at) } else { point.at.clone() };
                 let mut row = vec![comfy_table::Cell::new(at)];
-                row.extend(columns::cells(&point.row).into_iter().take(7));
+                row.extend(columns::cells(&point.row).into_iter().take(columns::OF_FIGURES));
                 table.add_row(row);
             }
         }

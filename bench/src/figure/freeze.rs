@@ -15,7 +15,7 @@ use crate::error::BenchError;
 use crate::interrupt;
 use crate::progress::Progress;
 use crate::statistics::median;
-use crate::target::{Connection, EachCompletion, EachRead, Reply, Sidestep, Target, TargetError};
+use crate::target::{Connection, EachCompletion, EachRead, Effort, Reply, Route, Sidestep, Target, TargetError};
 use crate::undo::{Undo, signal};
 use crate::workload::Workload;
 
@@ -46,6 +46,10 @@ impl Target for Counted<'_> {
 
     fn about(&self) -> String {
         self.inner.about()
+    }
+
+    fn route(&self) -> Route {
+        self.inner.route()
     }
 
     fn connect(&self, depth: usize) -> Result<Box<dyn Connection>, TargetError> {
@@ -95,6 +99,10 @@ impl Connection for CountedConnection {
             count.fetch_add(1, Ordering::Relaxed);
             each(completion);
         })
+    }
+
+    fn effort(&mut self) -> Effort {
+        self.inner.effort()
     }
 }
 

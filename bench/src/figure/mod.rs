@@ -283,6 +283,8 @@ pub fn measure(name: Name, options: &Options) -> Result<Figure, BenchError> {
     if crate::target::is_loopback(&host.address.address) {
         environment.network = "loopback and shared memory: client and server share this machine's CPUs".into();
     }
+    let is_open = matches!(&found.data, Data::Points(all) if all.iter().any(|point| point.offered_per_s.is_some()));
+    let arrivals = is_open.then_some(options.schedule.arrivals);
     let mut figure = Figure {
         schema: SCHEMA,
         figure: name.text(),
@@ -292,7 +294,7 @@ pub fn measure(name: Name, options: &Options) -> Result<Figure, BenchError> {
         partial: found.partial,
         environment,
         workloads: found.workloads,
-        plan: PlanLine::of(&options.schedule, None),
+        plan: PlanLine { arrivals, ..PlanLine::of(&options.schedule, None) },
         axis: found.axis,
         data: found.data,
         not_available: found.not_available,

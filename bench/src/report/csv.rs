@@ -4,8 +4,8 @@ use super::{Report, Row};
 
 /// Columns of a row; times in nanoseconds, CPU in microseconds per operation.
 pub(crate) const COLUMNS: &str = "path,threads,connections,depth,batch,ops_per_s,ops_per_s_low,ops_per_s_high,mean_ns,\
-     min_ns,p50_ns,p90_ns,p99_ns,p999_ns,p9999_ns,max_ns,server_cpu_us_per_op,client_cpu_us_per_op,served_by,rate_to_local,\
-     repetitions,dropped,not_available";
+     min_ns,p50_ns,p90_ns,p99_ns,p999_ns,p9999_ns,max_ns,server_cpu_us_per_op,client_cpu_us_per_op,served_by,retries,\
+     fallbacks,reconnects,wire_bytes_per_op,rate_to_local,repetitions,dropped,not_available";
 
 /// The rows as CSV: a header, then a line each.
 #[must_use]
@@ -43,10 +43,12 @@ pub(crate) fn cells(row: &Row) -> Vec<String> {
             cells.push(optional(row.server_cpu_us_per_op.map(|cpu| cpu.median)));
             cells.push(optional(Some(row.client_cpu_us_per_op.median)));
             cells.push(row.served_by());
+            cells.extend([row.retries, row.fallbacks, row.reconnects].map(|count| count.to_string()));
+            cells.push(format!("{:.1}", row.wire_bytes_per_op));
             cells.push(optional(row.rate_to_local));
             cells.extend([row.runs.len(), row.dropped].map(|count| count.to_string()));
         }
-        None => cells.extend([const { String::new() }; 17]),
+        None => cells.extend([const { String::new() }; 21]),
     }
     cells.push(row.not_available.clone().unwrap_or_default());
     cells

@@ -9,8 +9,20 @@ use crate::error::BenchError;
 const STYLE: &str = include_str!("page.css");
 
 /// Columns of the table after the path. A phone shows them beside their cells.
-const COLUMNS: [&str; 8] =
-    ["ops/s", "p50 µs", "p99 µs", "p99.9 µs", "server CPU µs/op", "client CPU µs/op", "served by", "× local"];
+const COLUMNS: [&str; 12] = [
+    "ops/s",
+    "p50 µs",
+    "p99 µs",
+    "p99.9 µs",
+    "server CPU µs/op",
+    "client CPU µs/op",
+    "served by",
+    "retries",
+    "fallbacks",
+    "reconnects",
+    "wire B/op",
+    "× local",
+];
 
 /// Shares at which the curve of times is drawn.
 const POINTS: usize = 120;
@@ -108,20 +120,28 @@ fn table(report: &Report) -> String {
                     of.server_cpu_us_per_op.map_or("-".into(), |cpu| significant(cpu.median)),
                     significant(of.client_cpu_us_per_op.median),
                     escaped(&of.served_by()),
+                    grouped(of.retries as f64),
+                    grouped(of.fallbacks as f64),
+                    grouped(of.reconnects as f64),
+                    significant(of.wire_bytes_per_op),
                     of.rate_to_local.map_or(String::new(), |ratio| format!("{ratio:.2}")),
                 ];
                 let named = COLUMNS.iter().zip(&cells);
                 text.extend(named.map(|(column, cell)| format!("<td data-column=\"{column}\">{cell}</td>")));
             }
             (None, Some(reason)) => {
-                text.push_str(&format!("<td colspan=\"8\" class=\"reason\">not available: {}</td>", escaped(reason)));
+                text.push_str(&reason_cell(&format!("not available: {}", escaped(reason))));
             }
-            (None, None) => text.push_str("<td colspan=\"8\" class=\"reason\">not measured</td>"),
+            (None, None) => text.push_str(&reason_cell("not measured")),
         }
         text.push_str("</tr>\n");
     }
     text.push_str("</tbody>\n</table>\n");
     text
+}
+
+fn reason_cell(reason: &str) -> String {
+    format!("<td colspan=\"{}\" class=\"reason\">{reason}</td>", COLUMNS.len())
 }
 
 fn rate_bar(row: &Row, of: &Measurement) -> Bar {

@@ -73,6 +73,21 @@ pub struct RunLine {
     pub server_cpu_us: Option<f64>,
     /// CPU time of this process in that time, µs.
     pub client_cpu_us: f64,
+    /// Lookups that had to look again, and requests that were sent again.
+    #[serde(default)]
+    pub retries: u64,
+    /// Reads that another route served than the one that was asked for.
+    #[serde(default)]
+    pub fallbacks: u64,
+    /// Lost connections that were got back.
+    #[serde(default)]
+    pub reconnects: u64,
+    /// Bytes of requests on the wire.
+    #[serde(default)]
+    pub bytes_sent: u64,
+    /// Bytes of replies on the wire, and of one-sided READs.
+    #[serde(default)]
+    pub bytes_received: u64,
     /// CPU that others used, in cores.
     pub other_cores: f64,
     /// CPU that the hypervisor took, in cores.
@@ -88,6 +103,8 @@ pub struct Measurement {
     pub ops_per_s: Interval,
     /// From submission to reply.
     pub latency: Latency,
+    /// Of an open loop: from the intended start to the submission.
+    pub wait: Option<Latency>,
     /// Of an open loop: from the intended start to the reply.
     pub response: Option<Latency>,
     /// CPU of the server's process per operation, µs.
@@ -96,6 +113,14 @@ pub struct Measurement {
     pub client_cpu_us_per_op: Interval,
     /// Reads by who served them.
     pub reads_served_by: BTreeMap<&'static str, u64>,
+    /// Lookups that had to look again, and requests that were sent again, over all repetitions.
+    pub retries: u64,
+    /// Reads that another route served than the one that was asked for, over all repetitions.
+    pub fallbacks: u64,
+    /// Lost connections that were got back, over all repetitions.
+    pub reconnects: u64,
+    /// Bytes sent and received per operation; 0 where nothing crosses a wire.
+    pub wire_bytes_per_op: f64,
     /// Rate as a multiple of `local`'s one-key calls on as many threads; for paths in memory.
     pub rate_to_local: Option<f64>,
     /// Repetitions that were dropped because others used the machine.
@@ -114,6 +139,7 @@ pub struct Measurement {
 #[derive(Clone, Debug)]
 pub struct Gathering {
     service: Histogram<u64>,
+    wait: Histogram<u64>,
     response: Histogram<u64>,
     routes: [u64; Route::ALL.len()],
     runs: Vec<RunLine>,
@@ -121,8 +147,8 @@ pub struct Gathering {
 
 impl Default for Gathering {
     fn default() -> Self {
-        let (service, response) = (new_histogram(), new_histogram());
-        Self { service, response, routes: [0; Route::ALL.len()], runs: Vec::new() }
+        let [service, wait, response] = std::array::from_fn(|_| new_histogram());
+        Self { service, wait, response, routes: [0; Route::ALL.len()], runs: Vec::new() }
     }
 }
 
@@ -130,6 +156,7 @@ impl Gathering {
     /// Adds a run; `disturbed` if it should have been repeated but was not.
     pub fn add(&mut self, run: &Run, disturbed: bool) {
         run.tally.service.add_to(&mut self.service);
+        run.tally.wait.add_to(&mut self.wait);
         run.tally.response.add_to(&mut self.response);
         self.routes.iter_mut().zip(run.tally.routes).for_each(|(sum, count)| *sum += count);
         self.runs.push(run_line(run, disturbed));
@@ -138,20 +165,27 @@ impl Gathering {
     /// What came of the runs; `None` of none.
     #[must_use]
     pub fn measurement(self, dropped: usize) -> Option<Measurement> {
-        let Self { service, response, routes, runs } = self;
+        let Self { service, wait, response, routes, runs } = self;
         let each = |of: fn(&RunLine) -> f64| runs.iter().map(of).collect::<Vec<_>>();
         let server: Option<Vec<f64>> = runs.iter().map(RunLine::server_cpu_us_per_op).collect();
         let mut reads_served_by = BTreeMap::new();
         for (route, count) in Route::ALL.iter().zip(routes).filter(|(_, count)| *count > 0) {
             *reads_served_by.entry(route.served_by()).or_default() += count;
         }
+        let sum = |of: fn(&RunLine) -> u64| runs.iter().map(of).sum::<u64>();
+        let bytes = sum(|run| run.bytes_sent + run.bytes_received) as f64;
         Some(Measurement {
             ops_per_s: Interval::of(&each(|run| run.ops_per_s))?,
             latency: Latency::of(&service),
+            wait: (!wait.is_empty()).then(|| Latency::of(&wait)),
             response: (!response.is_empty()).then(|| Latency::of(&response)),
             server_cpu_us_per_op: server.and_then(|values| Interval::of(&values)),
             client_cpu_us_per_op: Interval::of(&each(RunLine::client_cpu_us_per_op))?,
             reads_served_by,
+            retries: sum(|run| run.retries),
+            fallbacks: sum(|run| run.fallbacks),
+            reconnects: sum(|run| run.reconnects),
+            wire_bytes_per_op: bytes / sum(|run| run.operations).max(1) as f64,
             rate_to_local: None,
             dropped,
             runs,
@@ -213,7 +247,7 @@ impl Measurement {
 
 fn run_line(run: &Run, disturbed: bool) -> RunLine {
     let microseconds = |time: std::time::Duration| time.as_secs_f64() * 1e6;
-    let Tally { service, response, .. } = &run.tally;
+    let Tally { service, response, fallbacks, effort, .. } = &run.tally;
     let times = if response.is_empty() { service.all() } else { response.all() };
     RunLine {
         ops_per_s: run.tally.rate,
@@ -225,6 +259,11 @@ fn run_line(run: &Run, disturbed: bool) -> RunLine {
         p999_ns: times.value_at_quantile(0.999),
         server_cpu_us: run.server_cpu.map(microseconds),
         client_cpu_us: microseconds(run.client_cpu),
+        retries: effort.retries,
+        fallbacks: *fallbacks,
+        reconnects: effort.reconnects,
+        bytes_sent: effort.bytes_sent,
+        bytes_received: effort.bytes_received,
         other_cores: run.other_cores,
         steal_cores: run.steal_cores,
         disturbed,

@@ -18,7 +18,7 @@ pub use measurement::{Gathering, Latency, Measurement, RunLine};
 pub use reading::reading;
 pub use table::{grouped, significant, table};
 
-use crate::driver::Drive;
+use crate::driver::{Arrivals, Drive};
 use crate::environment::Environment;
 use crate::interleave::Schedule;
 use crate::workload::Workload;
@@ -90,6 +90,8 @@ pub struct PlanLine {
     pub repetitions: usize,
     /// Operations per second asked of an open loop; none in a closed one.
     pub rate: Option<f64>,
+    /// How those of an open loop lie in time; none in a closed one.
+    pub arrivals: Option<Arrivals>,
     /// Seed of the requests.
     pub seed: u64,
     /// Agents that drove, each as the rows say; none: this process did.
@@ -105,6 +107,7 @@ impl PlanLine {
             measure_s: schedule.measure.as_secs_f64(),
             repetitions: schedule.repetitions,
             rate,
+            arrivals: rate.map(|_| schedule.arrivals),
             seed: schedule.seed,
             clients: Vec::new(),
         }
@@ -137,9 +140,9 @@ impl Report {
     /// One line on how it was measured.
     #[must_use]
     pub fn describe_plan(&self) -> String {
-        let PlanLine { warm_up_s, measure_s, repetitions, rate, seed, ref clients } = self.plan;
+        let PlanLine { warm_up_s, measure_s, repetitions, rate, arrivals, seed, ref clients } = self.plan;
         let loop_kind = match rate {
-            Some(rate) => format!("open loop at {rate} operations/s (Poisson)"),
+            Some(rate) => format!("open loop at {rate} operations/s ({})", arrivals.unwrap_or_default()),
             None => "closed loop".into(),
         };
         let drivers = match clients.len() {
@@ -164,3 +167,64 @@ impl Report {
 
 #[cfg(test)]
 pub(crate) mod samples;
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::samples::report;
+
+    const DOCUMENT: &str = include_str!("../../../docs/BENCHMARKS.md");
+
+    /// Names of all fields, but not those of a map whose keys are what was measured.
+    fn names(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    found.push(name.clone());
+                    if name != "reads_served_by" {
+                        names(value, found);
+                    }
+                }
+            }
+            Value::Array(values) => values.iter().for_each(|value| names(value, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_field_is_documented() {
+        let mut report = report();
+        if let Some(measured) = &mut report.rows[1].measured {
+            (measured.wait, measured.response) = (Some(measured.latency), Some(measured.latency));
+        }
+        let json: Value = serde_json::from_str(&report.json().expect("JSON")).expect("JSON");
+        let mut found = Vec::new();
+        names(&json, &mut found);
+        assert!(found.len() > 100 && json["schema"] == super::SCHEMA);
+        for name in found.iter().map(|name| format!("`{name}`")) {
+            assert!(DOCUMENT.contains(&name), "{name} is not in docs/BENCHMARKS.md");
+        }
+        assert!(DOCUMENT.contains(super::SCHEMA));
+    }
+
+    #[test]
+    fn rows_show_what_the_runs_counted() {
+        let measured = report().rows[3].measured.clone().expect("measured");
+        // Each of five runs, as the sample has it.
+        assert_eq!((measured.retries, measured.fallbacks, measured.reconnects), (10, 15, 5));
+        assert!((measured.wire_bytes_per_op - 150.0).abs() < 1e-9);
+        let report = report();
+        let csv = super::csv(&report);
+        let columns = csv.lines().next().expect("a header");
+        assert!(columns.contains(",retries,fallbacks,reconnects,wire_bytes_per_op,"), "{columns}");
+        let line = csv.lines().find(|line| line.starts_with("tcp")).expect("a line");
+        assert!(line.contains(",10,15,5,150.0,"), "{line}");
+        let table = super::table(&report);
+        let line = table.lines().find(|line| line.trim_start().starts_with("tcp")).expect("a line");
+        let cells: Vec<&str> = line.split_whitespace().collect();
+        assert!(cells.ends_with(&["10", "15", "5", "150"]), "{line}");
+        let html = super::html(&report).expect("a page");
+        assert!(html.contains("<td data-column=\"wire B/op\">150</td>"));
+    }
+}

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Measurement, PlanLine, Report, Row, SCHEMA};
 use crate::driver::{Drive, Run, Tally};
 use crate::environment::Environment;
-use crate::target::Route;
+use crate::target::{Effort, Route};
 use crate::workload::{Operation, Workload};
 
 pub(crate) fn measurement(rate: f64, server_cpu_us: Option<f64>) -> Measurement {
@@ -15,6 +15,12 @@ pub(crate) fn measurement(rate: f64, server_cpu_us: Option<f64>) -> Measurement 
             let mut tally = Tally { operations: 1_000_000, rate: rate_of_run, ..Tally::default() };
             tally.by_operation[Operation::Read as usize] = tally.operations;
             tally.routes[if server_cpu_us == Some(0.0) { Route::Shm } else { Route::Tcp } as usize] = 1_000_000;
+            // As if it had met some trouble on its way.
+            if server_cpu_us.is_some_and(|cpu| cpu > 0.0) {
+                tally.fallbacks = 3;
+                tally.effort =
+                    Effort { retries: 2, reconnects: 1, bytes_sent: 50_000_000, bytes_received: 100_000_000 };
+            }
             for time in 1..2000 {
                 tally.service.record(Operation::Read, Duration::from_nanos((time * time) as u64 + (1e9 / rate) as u64));
             }
@@ -45,7 +51,15 @@ pub(crate) fn report() -> Report {
         schema: SCHEMA,
         environment: Environment::here("", "loopback <&>"),
         workload: Workload::preset("kv64").expect("a preset"),
-        plan: PlanLine { warm_up_s: 1.0, measure_s: 5.0, repetitions: 5, rate: None, seed: 1, clients: Vec::new() },
+        plan: PlanLine {
+            warm_up_s: 1.0,
+            measure_s: 5.0,
+            repetitions: 5,
+            rate: None,
+            arrivals: None,
+            seed: 1,
+            clients: Vec::new(),
+        },
         rows: vec![
             row("local", one, 6e6, None),
             row("shm", one, 4e6, Some(0.0)),

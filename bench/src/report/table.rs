@@ -6,8 +6,22 @@ use comfy_table::{Cell, CellAlignment, Table};
 use super::{Report, Row};
 use crate::statistics::Interval;
 
-pub(crate) const COLUMNS: [&str; 8] =
-    ["path", "ops/s", "p50 µs", "p99 µs", "server CPU µs/op", "client CPU µs/op", "served by", "× local"];
+pub(crate) const COLUMNS: [&str; 12] = [
+    "path",
+    "ops/s",
+    "p50 µs",
+    "p99 µs",
+    "server CPU µs/op",
+    "client CPU µs/op",
+    "served by",
+    "retries",
+    "fallbacks",
+    "reconnects",
+    "wire B/op",
+    "× local",
+];
+/// Those of a figure, without the last one.
+pub(crate) const OF_FIGURES: usize = COLUMNS.len() - 1;
 
 /// The report for a terminal: workload, table, what to know about it, environment.
 #[must_use]
@@ -61,6 +75,10 @@ pub(crate) fn cells(row: &Row) -> Vec<Cell> {
         Cell::new(measured.server_cpu_us_per_op.map_or("-".into(), |cpu| significant(cpu.median))),
         Cell::new(significant(measured.client_cpu_us_per_op.median)),
         Cell::new(measured.served_by()),
+        Cell::new(grouped(measured.retries as f64)),
+        Cell::new(grouped(measured.fallbacks as f64)),
+        Cell::new(grouped(measured.reconnects as f64)),
+        Cell::new(significant(measured.wire_bytes_per_op)),
         Cell::new(measured.rate_to_local.map_or(String::new(), |ratio| format!("{ratio:.2}"))),
     ]
 }

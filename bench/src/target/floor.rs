@@ -49,6 +49,14 @@ impl Memcpy {
     pub fn new(workload: &Workload) -> Self {
         Self(Arc::new(Values::of(workload)))
     }
+
+    /// The other floor, with the same values. Its threads end with their connections.
+    ///
+    /// # Errors
+    /// There is no port to be had.
+    pub fn echo(&self) -> Result<Echo, TargetError> {
+        Echo::start(self.0.clone())
+    }
 }
 
 impl Target for Memcpy {
@@ -58,6 +66,10 @@ impl Target for Memcpy {
 
     fn about(&self) -> String {
         "copies out of an array in this process, by record number".into()
+    }
+
+    fn route(&self) -> Route {
+        Route::Local
     }
 
     fn connect(&self, _depth: usize) -> Result<Box<dyn Connection>, TargetError> {
@@ -128,14 +140,9 @@ pub struct Echo {
 }
 
 impl Echo {
-    /// With the values of `workload`, whose keys must be ordered. Its threads end with their connections.
-    ///
-    /// # Errors
-    /// There is no port to be had.
-    pub fn start(workload: &Workload) -> Result<Self, TargetError> {
+    fn start(values: Arc<Values>) -> Result<Self, TargetError> {
         let listener = TcpListener::bind("127.0.0.1:0").map_err(TargetError::new)?;
         let address = listener.local_addr().map_err(TargetError::new)?;
-        let values = Arc::new(Values::of(workload));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let values = values.clone();
@@ -186,6 +193,10 @@ impl Target for Echo {
         format!("threads of this process that answer with the same bytes, at {}", self.address)
     }
 
+    fn route(&self) -> Route {
+        Route::Tcp
+    }
+
     fn connect(&self, _depth: usize) -> Result<Box<dyn Connection>, TargetError> {
         Ok(Box::new(Wire::<Raw>::connect(&self.address.to_string())?))
     }
@@ -226,8 +237,8 @@ mod tests {
     #[test]
     fn floors_give_every_record() {
         let workload = Workload { records: 300, ordered_keys: true, ..Workload::preset("kv64").expect("a preset") };
-        let echo = Echo::start(&workload).expect("a port");
-        let floors: [&dyn Target; 2] = [&Memcpy::new(&workload), &echo];
+        let memcpy = Memcpy::new(&workload);
+        let floors: [&dyn Target; 2] = [&memcpy, &memcpy.echo().expect("a port")];
         for floor in floors {
             let mut connection = floor.connect(1).expect("connected");
             let (mut key, mut value, mut expected) = (Vec::new(), Vec::new(), vec![0; workload.value_bytes]);

@@ -35,6 +35,10 @@ impl Target for Local {
         "dashmap in this process, foldhash, boxed bytes, value copied out".into()
     }
 
+    fn route(&self) -> Route {
+        Route::Local
+    }
+
     fn connect(&self, depth: usize) -> Result<Box<dyn Connection>, TargetError> {
         let submitted = Vec::with_capacity(depth);
         Ok(Box::new(LocalConnection { map: self.map.clone(), submitted, value: Vec::new() }))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::peer::{Peer, is_loopback};
 use super::wire::{self, Parsed, Protocol, Wire};
-use super::{Connection, RemoteStore, Target, TargetError};
+use super::{Connection, RemoteStore, Route, Target, TargetError};
 
 /// A memcached server.
 #[derive(Debug)]
@@ -41,6 +41,10 @@ impl Target for Memcached {
 
     fn about(&self) -> String {
         format!("{} at {}, by mg and ms", self.version, self.peer.describe())
+    }
+
+    fn route(&self) -> Route {
+        Route::Tcp
     }
 
     fn connect(&self, _depth: usize) -> Result<Box<dyn Connection>, TargetError> {

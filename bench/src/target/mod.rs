@@ -10,6 +10,7 @@ mod redis;
 mod sidestep;
 mod wire;
 
+use std::ops::{AddAssign, Sub};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -76,6 +77,48 @@ pub struct Reply {
     pub route: Route,
 }
 
+/// What the operations of a connection took beside their answers, as sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Effort {
+    /// Lookups that had to look again, and requests that were sent again.
+    pub retries: u64,
+    /// Lost connections that were got back.
+    pub reconnects: u64,
+    /// Bytes of requests: what was handed to the socket or the queue pair.
+    pub bytes_sent: u64,
+    /// Bytes of replies, and of one-sided READs.
+    pub bytes_received: u64,
+}
+
+impl Effort {
+    /// Sent and received.
+    #[must_use]
+    pub fn bytes(self) -> u64 {
+        self.bytes_sent + self.bytes_received
+    }
+}
+
+impl AddAssign for Effort {
+    fn add_assign(&mut self, other: Self) {
+        self.retries += other.retries;
+        self.reconnects += other.reconnects;
+        self.bytes_sent += other.bytes_sent;
+        self.bytes_received += other.bytes_received;
+    }
+}
+
+impl Sub for Effort {
+    type Output = Self;
+    fn sub(self, before: Self) -> Self {
+        Self {
+            retries: self.retries.saturating_sub(before.retries),
+            reconnects: self.reconnects.saturating_sub(before.reconnects),
+            bytes_sent: self.bytes_sent.saturating_sub(before.bytes_sent),
+            bytes_received: self.bytes_received.saturating_sub(before.bytes_received),
+        }
+    }
+}
+
 /// The end of a request that was submitted under `tag`.
 #[derive(Debug)]
 pub struct Completion<'a> {
@@ -127,6 +170,11 @@ pub trait Connection: Send {
     /// # Errors
     /// The connection is lost.
     fn complete(&mut self, wait: bool, each: EachCompletion<'_>) -> Result<(), TargetError>;
+
+    /// What its operations took so far. Asked twice in a run; nothing where there is no wire.
+    fn effort(&mut self) -> Effort {
+        Effort::default()
+    }
 }
 
 /// A store as another machine is told of it. Tokens do not travel: whoever opens it has its own.
@@ -191,6 +239,9 @@ pub trait Target: Send + Sync {
 
     /// What else to say of it: version, address, how it was started.
     fn about(&self) -> String;
+
+    /// Who does the work of a read, unless something is in the way.
+    fn route(&self) -> Route;
 
     /// Opens a connection with room for `depth` requests in flight.
     ///

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sidestep_client::{Answer, Client, Error, Meta, Options, Path, PathMode, PutOptions, Session, Ticket};
 
 use super::peer::is_loopback;
-use super::{Completion, Connection, EachCompletion, EachRead, RemoteStore, Reply, Route, Target, TargetError};
+use super::{Completion, Connection, EachCompletion, EachRead, Effort, RemoteStore, Reply, Route, Target, TargetError};
 use crate::accounting;
 
 /// Where the server is and how to reach it.
@@ -62,14 +62,13 @@ fn connect(server: &ServerAddress, mode: PathMode) -> Result<Client, TargetError
 
 /// The server by one path.
 pub struct Sidestep {
-    name: &'static str,
+    path: Path,
     address: String,
     client: Client,
     /// Of the server, if it runs on this host.
     pid: Option<u32>,
     location_cache: usize,
     spin: bool,
-    is_memory: bool,
 }
 
 impl Sidestep {
@@ -86,14 +85,13 @@ impl Sidestep {
         let path = client.path().map_err(TargetError::new)?;
         let info = client.server_info().map_err(TargetError::new)?;
         Ok(Self {
-            name: path.name(),
+            path,
             address: server.address.clone(),
             client,
             // `shm` proves that the server is on this host, whatever its address looks like.
             pid: (path == Path::Shm || is_loopback(&server.address)).then_some(info.pid),
             location_cache: server.location_cache,
             spin: server.spin,
-            is_memory: path == Path::Shm,
         })
     }
 
@@ -116,7 +114,7 @@ impl Sidestep {
 
 impl Target for Sidestep {
     fn name(&self) -> &str {
-        self.name
+        self.path.name()
     }
 
     fn about(&self) -> String {
@@ -124,7 +122,11 @@ impl Target for Sidestep {
             0 => "location cache off".into(),
             entries => format!("location cache of {entries} entries"),
         };
-        format!("sidestep server at {}, path {}, {cache}", self.address, self.name)
+        format!("sidestep server at {}, path {}, {cache}", self.address, self.path)
+    }
+
+    fn route(&self) -> Route {
+        route(self.path)
     }
 
     fn connect(&self, depth: usize) -> Result<Box<dyn Connection>, TargetError> {
@@ -148,14 +150,14 @@ impl Target for Sidestep {
     fn remote(&self) -> Option<RemoteStore> {
         Some(RemoteStore::Sidestep {
             address: self.address.clone(),
-            path: self.name.to_owned(),
+            path: self.path.name().to_owned(),
             location_cache: self.location_cache,
             spin: self.spin,
         })
     }
 
     fn is_memory(&self) -> bool {
-        self.is_memory
+        self.path == Path::Shm
     }
 
     fn memory_in_use(&self) -> Result<Option<u64>, TargetError> {
@@ -227,16 +229,24 @@ impl Connection for SidestepConnection {
         }
         Ok(())
     }
+
+    fn effort(&mut self) -> Effort {
+        let sidestep_client::Effort { retries, reconnects, bytes_sent, bytes_received } = self.session.effort();
+        Effort { retries, reconnects, bytes_sent, bytes_received }
+    }
 }
 
-fn reply(meta: Meta) -> Reply {
-    let route = match meta.path {
+fn route(path: Path) -> Route {
+    match path {
         Path::Shm => Route::Shm,
         Path::Tcp => Route::Tcp,
         Path::Rdma => Route::Rdma,
         Path::RdmaRpc => Route::RdmaRpc,
-    };
-    Reply { version: meta.version, route }
+    }
+}
+
+fn reply(meta: Meta) -> Reply {
+    Reply { version: meta.version, route: route(meta.path) }
 }
 
 /// Writes go through the server's CPU on every path.

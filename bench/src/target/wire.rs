@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::{Completion, Connection, EachCompletion, EachRead, Reply, Route, TargetError};
+use super::{Completion, Connection, EachCompletion, EachRead, Effort, Reply, Route, TargetError};
 
 /// Bytes asked of the socket at a time, as far as they go.
 const READ_BYTES: usize = 256 << 10;
@@ -45,6 +45,7 @@ pub(super) struct Wire<P> {
     parsed: usize,
     filled: usize,
     tags: VecDeque<usize>,
+    effort: Effort,
     protocol: std::marker::PhantomData<P>,
 }
 
@@ -61,6 +62,7 @@ impl<P: Protocol> Wire<P> {
             parsed: 0,
             filled: 0,
             tags: VecDeque::new(),
+            effort: Effort::default(),
             protocol: std::marker::PhantomData,
         })
     }
@@ -68,6 +70,7 @@ impl<P: Protocol> Wire<P> {
     fn flush(&mut self) -> Result<(), TargetError> {
         if !self.out.is_empty() {
             self.stream.write_all(&self.out).map_err(TargetError::new)?;
+            self.effort.bytes_sent += self.out.len() as u64;
             self.out.clear();
         }
         Ok(())
@@ -85,6 +88,7 @@ impl<P: Protocol> Wire<P> {
             Ok(0) => Err(TargetError::new("the peer closed the connection")),
             Ok(bytes) => {
                 self.filled += bytes;
+                self.effort.bytes_received += bytes as u64;
                 Ok(())
             }
             Err(error) => Err(TargetError::new(error)),
@@ -163,6 +167,10 @@ impl<P: Protocol> Connection for Wire<P> {
             }
             self.fill(at_least)?;
         }
+    }
+
+    fn effort(&mut self) -> Effort {
+        self.effort
     }
 }
 

@@ -123,6 +123,13 @@ impl Workload {
         KeyShape { ordered: self.ordered_keys, zero_padding: self.zero_padding }
     }
 
+    /// The same as floors can serve it: reads alone, and keys that are record numbers, so that nothing is looked up.
+    #[must_use]
+    pub fn for_floors(&self) -> Self {
+        let mix = Mix { read: 1.0, update: 0.0, insert: 0.0, read_modify_write: 0.0 };
+        Self { ordered_keys: true, mix, ..self.clone() }
+    }
+
     /// Whether it writes at all.
     #[must_use]
     pub fn writes(&self) -> bool {

@@ -219,6 +219,7 @@ impl RdmaReader {
             (Count::RdmaRetriesDirectory, trace.stale_directory.wrapping_sub(before.stale_directory)),
             (Count::RdmaRetriesTorn, trace.torn.wrapping_sub(before.torn)),
             (Count::RdmaRetriesPending, trace.pending.wrapping_sub(before.pending)),
+            (Count::RdmaRetriesLocation, trace.stale_locations.wrapping_sub(before.stale_locations)),
             (Count::RdmaHops, trace.hops.wrapping_sub(before.hops)),
             (Count::RdmaCollisions, trace.second_looks.wrapping_sub(before.second_looks)),
         ] {
