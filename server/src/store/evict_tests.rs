@@ -107,7 +107,7 @@ fn every_size_gets_its_turn() {
 #[test]
 fn a_version_is_not_given_twice_after_an_eviction() {
     let store = evicting(SMALL);
-    let before = (0..5).map(|_| put(&store, 7, 100).unwrap()).last().unwrap();
+    let before = (0..5).map(|_| put(&store, 7, 100).unwrap()).max().unwrap();
     let mut key = 1000;
     while get(&store, 7) && key < 100_000 {
         // Its own look counts as a use: the hand has to come by more than once.

@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn a_version_is_not_given_twice_after_an_expiry() {
         let store = store();
-        let before = (0..5).map(|_| put(&store, 9, 1)).last().unwrap();
+        let before = (0..5).map(|_| put(&store, 9, 1)).max().unwrap();
         store.sweep_once();
         assert_eq!(store.keys(), 0);
         assert!(put(&store, 9, 0) > before);
