@@ -22,8 +22,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 const TURNED_AWAY: usize = 256;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
-/// When the kernel begins to ask whether a silent client is still there, and how often and how many times it asks.
-const KEEPALIVE: (Duration, Duration, u32) = (Duration::from_secs(60), Duration::from_secs(15), 4);
+/// How many times the kernel asks whether a silent client is still there.
+const PROBES: u32 = 4;
 
 /// The other threads' side of the acceptor.
 #[derive(Debug)]
@@ -125,7 +125,7 @@ impl<M: Backing> Acceptor<M> {
             debug!("connection dropped: too many are being refused already");
             return;
         }
-        if let Err(error) = prepare(&stream) {
+        if let Err(error) = prepare(&stream, self.service.timeouts.silence) {
             debug!(%error, "connection lost before it was served");
             return;
         }
@@ -146,13 +146,17 @@ impl<M: Backing> Acceptor<M> {
     }
 }
 
-/// Replies go out at once, and a client whose host is gone is noticed.
-fn prepare(stream: &TcpStream) -> io::Result<()> {
+/// Replies go out at once, and a client whose host is gone is noticed after `silence`: asked for a sign of life in the
+/// second half of that, or, where it has not taken what was sent, given up without asking.
+fn prepare(stream: &TcpStream, silence: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let (idle, interval, probes) = KEEPALIVE;
+    // The kernel counts these in whole seconds, and knows no zero.
+    let seconds = |time: Duration| time.max(Duration::from_secs(1));
     sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, idle)?;
-    sockopt::set_tcp_keepintvl(stream, interval)?;
-    sockopt::set_tcp_keepcnt(stream, probes)?;
+    sockopt::set_tcp_keepidle(stream, seconds(silence / 2))?;
+    sockopt::set_tcp_keepintvl(stream, seconds(silence / 2 / PROBES))?;
+    sockopt::set_tcp_keepcnt(stream, PROBES)?;
+    // Without this the kernel repeats what was not taken for a quarter of an hour, and asks nothing meanwhile.
+    sockopt::set_tcp_user_timeout(stream, u32::try_from(silence.as_millis()).unwrap_or(u32::MAX))?;
     Ok(())
 }

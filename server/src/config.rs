@@ -71,6 +71,9 @@ pub struct Options {
     /// Time that a session outlives its connection [default: 60000]
     #[arg(long, value_name = "MS", help_heading = "Timeouts")]
     pub session_timeout_ms: Option<u64>,
+    /// Time that a client's host may give no sign of life [default: 120000]
+    #[arg(long, value_name = "MS", help_heading = "Timeouts")]
+    pub silence_timeout_ms: Option<u64>,
 }
 
 /// Form of the log.
@@ -134,6 +137,8 @@ pub struct Timeouts {
     pub send: Duration,
     /// That a session outlives its connection.
     pub session: Duration,
+    /// For a client's host to give any sign of life, asked for: 1 s to 9 h.
+    pub silence: Duration,
     /// For the connections to end when the server stops.
     pub stop: Duration,
 }
@@ -145,6 +150,7 @@ impl Default for Timeouts {
             frame: Duration::from_secs(10),
             send: Duration::from_secs(30),
             session: Duration::from_secs(60),
+            silence: Duration::from_secs(120),
             stop: Duration::from_secs(5),
         }
     }
@@ -246,6 +252,7 @@ impl Options {
             frame_timeout_ms: self.frame_timeout_ms.or(file.frame_timeout_ms),
             send_timeout_ms: self.send_timeout_ms.or(file.send_timeout_ms),
             session_timeout_ms: self.session_timeout_ms.or(file.session_timeout_ms),
+            silence_timeout_ms: self.silence_timeout_ms.or(file.silence_timeout_ms),
         })
     }
 
@@ -278,6 +285,7 @@ impl Options {
                 frame: time(self.frame_timeout_ms, default.timeouts.frame),
                 send: time(self.send_timeout_ms, default.timeouts.send),
                 session: time(self.session_timeout_ms, default.timeouts.session),
+                silence: time(self.silence_timeout_ms, default.timeouts.silence),
                 stop: default.timeouts.stop,
             },
         };
@@ -294,6 +302,11 @@ impl Config {
             if found == 0 {
                 return Err(ConfigError::Value { expected: format!("{what} of at least 1"), found: found.to_string() });
             }
+        }
+        // What the kernel's clock of a connection can do.
+        let (silence, expected) = (self.timeouts.silence, "a silence timeout of 1 s to 9 h".to_owned());
+        if !(Duration::from_secs(1)..=Duration::from_secs(9 * 3600)).contains(&silence) {
+            return Err(ConfigError::Value { expected, found: format!("{} ms", silence.as_millis()) });
         }
         Ok(())
     }
@@ -330,10 +343,14 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_token_and_no_workers_are_errors() {
+    fn an_empty_token_no_workers_and_no_silence_are_errors() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), " \n").unwrap();
         assert!(Options { token_file: Some(file.path().into()), ..Options::default() }.into_config().is_err());
         assert!(Options { workers: Some(0), ..Options::default() }.into_config().is_err());
+        for (silence_ms, is_good) in [(0, false), (999, false), (1000, true), (u64::MAX, false)] {
+            let options = Options { silence_timeout_ms: Some(silence_ms), ..Options::default() };
+            assert_eq!(options.into_config().is_ok(), is_good, "{silence_ms} ms");
+        }
     }
 }
