@@ -208,3 +208,12 @@ fn ticks(stat: &str) -> (String, u64) {
 pub fn tmpfs_folder() -> tempfile::TempDir {
     tempfile::tempdir_in(Path::new("/dev/shm")).expect("a folder on tmpfs")
 }
+
+/// Objects of a kind (`qp`, `mr`, `cq`, `pd`) that processes have made on the RDMA devices: the kernel's lines of them.
+pub fn verbs_objects(kind: &str) -> Vec<String> {
+    let shown = Command::new("rdma").args(["resource", "show", kind]).output().expect("iproute2");
+    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
+    // The kernel's own have no number of a process.
+    let text = String::from_utf8_lossy(&shown.stdout);
+    text.lines().filter(|line| line.contains(" pid ")).map(str::to_owned).collect()
+}

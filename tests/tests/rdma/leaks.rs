@@ -1,13 +1,12 @@
 //! Clients that are killed: what the server and the kernel held for them is given back.
 
 use std::fmt::Debug;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use sidestep_client::{Client, Options, Path, PathMode, Session};
-use sidestep_tests::process::EndlessClient;
+use sidestep_tests::process::{EndlessClient, verbs_objects};
 
 use super::{fill, options, read_all, session, start};
 
@@ -16,14 +15,11 @@ const ROUNDS: u32 = 10;
 
 /// Objects of a kind (`qp`, `mr`, `cq`, `pd`) that the living threads of a process have made, on all devices.
 fn objects(kind: &str, process: u32) -> usize {
-    let shown = Command::new("rdma").args(["resource", "show", kind]).output().expect("iproute2");
-    assert!(shown.status.success(), "{}", String::from_utf8_lossy(&shown.stderr));
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("a live process");
     // What is called `pid` there is the thread's number.
     let owners: Vec<String> =
         threads.map(|thread| format!(" pid {} ", thread.expect("a thread").file_name().display())).collect();
-    let text = String::from_utf8_lossy(&shown.stdout);
-    text.lines().filter(|line| owners.iter().any(|owner| line.contains(owner))).count()
+    verbs_objects(kind).iter().filter(|line| owners.iter().any(|owner| line.contains(owner))).count()
 }
 
 /// Waits until `count` gives what it must, however slow the machine is.
