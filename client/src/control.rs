@@ -357,6 +357,7 @@ fn read_answer<'a>(
         Some(Status::OutcomeUnknown) => Err(Error::OutcomeUnknown(text())),
         Some(Status::BadRequest) => Err(Error::BadRequest(text())),
         Some(Status::Unavailable) => Err(Error::PathUnavailable { path: Path::Rdma, reason: text() }),
+        Some(Status::Forbidden) => Err(Error::Forbidden(text())),
         Some(Status::Stopping) => Err(Error::Stopping { server: server.to_owned() }),
         None => {
             let reason = format!("expected a status, found {}", header.status);

@@ -65,6 +65,9 @@ pub enum Error {
         /// As given to [`Client::connect`](crate::Client::connect).
         server: String,
     },
+    /// The token that was given does not allow it; nothing was changed.
+    #[error("forbidden: {0}")]
+    Forbidden(String),
     /// The server found the request malformed.
     #[error("bad request: {0}")]
     BadRequest(String),

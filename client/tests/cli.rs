@@ -130,8 +130,8 @@ fn a_full_table_is_code_4() {
 
 #[test]
 fn tokens_come_from_a_file() {
-    let token = sidestep_server::config::Token(b"secret".to_vec());
-    let server = Server::start(Config { token: Some(token), ..config() }).unwrap();
+    let tokens = Some(sidestep_server::access::Tokens::bare("secret"));
+    let server = Server::start(Config { tokens, ..config() }).unwrap();
     assert_eq!(code(&sidestep(&server, &["ping"])), 3);
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), b"secret\n").unwrap();

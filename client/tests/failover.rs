@@ -205,8 +205,8 @@ fn paths_that_cannot_be_had() {
 
 #[test]
 fn wrong_tokens_are_refused() {
-    let token = sidestep_server::config::Token(b"right".to_vec());
-    let server = Server::start(Config { token: Some(token), ..config() }).unwrap();
+    let tokens = Some(sidestep_server::access::Tokens::bare("right"));
+    let server = Server::start(Config { tokens, ..config() }).unwrap();
     let attempt = |token: &str| Client::connect(address(&server), Options::default().token(token));
     attempt("right").unwrap().put("k", "v").unwrap();
     assert!(matches!(attempt("wrong"), Err(Error::Refused { .. })));

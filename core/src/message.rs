@@ -64,6 +64,8 @@ pub enum Status {
     Stopping = 7,
     /// The path that was asked for cannot be had; the text says why.
     Unavailable = 8,
+    /// The session's token does not allow it; nothing was changed. The text says what it allows.
+    Forbidden = 9,
 }
 
 impl Status {
@@ -79,6 +81,7 @@ impl Status {
             6 => Self::BadRequest,
             7 => Self::Stopping,
             8 => Self::Unavailable,
+            9 => Self::Forbidden,
             _ => return None,
         })
     }
@@ -172,8 +175,21 @@ mod tests {
         {
             assert_eq!((op as u8, Op::from_wire(byte)), (byte, Some(op)));
         }
-        use Status::{BadRequest, Full, NotFound, Ok, OutcomeUnknown, Stopping, TooLarge, VersionMismatch};
-        let all = [Ok, NotFound, VersionMismatch, Full, TooLarge, OutcomeUnknown, BadRequest, Stopping];
+        use Status::{
+            BadRequest, Forbidden, Full, NotFound, Ok, OutcomeUnknown, Stopping, TooLarge, Unavailable, VersionMismatch,
+        };
+        let all = [
+            Ok,
+            NotFound,
+            VersionMismatch,
+            Full,
+            TooLarge,
+            OutcomeUnknown,
+            BadRequest,
+            Stopping,
+            Unavailable,
+            Forbidden,
+        ];
         for (byte, status) in (0..).zip(all) {
             assert_eq!((status as u8, Status::from_wire(byte)), (byte, Some(status)));
         }

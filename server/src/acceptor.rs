@@ -1,6 +1,7 @@
 //! The thread that takes connections and hands them to the workers, and keeps the sessions tidy.
 
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,8 +12,8 @@ use rustix::net::sockopt;
 use tracing::{debug, warn};
 
 use crate::backing::Backing;
+use crate::handle::{Arrival, Handle};
 use crate::service::Service;
-use crate::worker::{Arrival, Handle};
 
 const LISTENER: Token = Token(0);
 const WAKE: Token = Token(1);
@@ -94,6 +95,9 @@ impl<M: Backing> Acceptor<M> {
             let now = Instant::now();
             if now >= sweep_at {
                 self.service.sessions.sweep(now);
+                if self.service.access.note_time() {
+                    self.workers.iter().for_each(Handle::wake);
+                }
                 sweep_at = now + sweep_every;
             }
         }
@@ -105,7 +109,7 @@ impl<M: Backing> Acceptor<M> {
             match self.listener.accept() {
                 Ok((stream, from)) => {
                     debug!(%from, "connection accepted");
-                    self.place(stream);
+                    self.place(stream, from.ip());
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return false,
@@ -119,7 +123,7 @@ impl<M: Backing> Acceptor<M> {
         }
     }
 
-    fn place(&mut self, stream: TcpStream) {
+    fn place(&mut self, stream: TcpStream, from: IpAddr) {
         let open = usize::try_from(self.service.metrics.connections()).unwrap_or(usize::MAX);
         if open >= self.max_connections.saturating_add(TURNED_AWAY) {
             debug!("connection dropped: too many are being refused already");
@@ -132,7 +136,7 @@ impl<M: Backing> Acceptor<M> {
         self.service.metrics.opened();
         let refused = (open >= self.max_connections)
             .then(|| format!("the server has all {} connections that it may have", self.max_connections));
-        let mut arrival = Arrival { stream, refused };
+        let mut arrival = Arrival { stream, from, refused };
         for _ in 0..self.workers.len() {
             let worker = &self.workers[self.next];
             self.next = (self.next + 1) % self.workers.len();

@@ -1,6 +1,6 @@
 //! What a server is told: options of the command line and of a file, and the configuration they make.
 
-use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use serde::Deserialize;
 use sidestep_core::limits;
 use thiserror::Error;
 
+use crate::access::{TokenFileError, Tokens};
 use crate::size::ByteSize;
 use crate::store::Eviction;
 
@@ -35,9 +36,12 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
-    /// File with the token that clients must prove to know
+    /// File with the tokens of which clients must prove to know one; read again on SIGHUP
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// Listen beyond this machine although anyone who reaches the port could enter
+    #[arg(long)]
+    pub insecure: bool,
     /// Largest value to take [default: 16MiB]
     #[arg(long, value_name = "SIZE")]
     pub max_value: Option<ByteSize>,
@@ -106,6 +110,15 @@ pub enum ConfigError {
         /// Where and why, on one line.
         reason: String,
     },
+    /// A file that gives no tokens.
+    #[error(transparent)]
+    Tokens(#[from] TokenFileError),
+    /// An open door that nobody has said to be meant.
+    #[error("anyone who reaches {address} could enter: give clients a token (--token-file FILE), or say --insecure")]
+    Open {
+        /// What would be listened on.
+        address: SocketAddr,
+    },
     /// A value out of range.
     #[error("expected {expected}, found {found}")]
     Value {
@@ -114,16 +127,6 @@ pub enum ConfigError {
         /// What was given.
         found: String,
     },
-}
-
-/// A shared secret; not shown when printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Token(pub Vec<u8>);
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(..)")
-    }
 }
 
 /// How long the server waits for whom.
@@ -169,8 +172,10 @@ pub struct Config {
     pub data: Option<PathBuf>,
     /// Worker threads, at least 1.
     pub workers: usize,
-    /// The shared token; None: anyone who reaches the port may enter.
-    pub token: Option<Token>,
+    /// Who may enter; None: anyone who reaches the port.
+    pub tokens: Option<Tokens>,
+    /// Whether to listen beyond the loopback interface although anyone who reaches the port could enter.
+    pub insecure: bool,
     /// Largest value to take.
     pub max_value_bytes: u32,
     /// Bytes of a segment, a power of two; None: by the size of the memory.
@@ -199,7 +204,8 @@ impl Default for Config {
             eviction: Eviction::None,
             data: None,
             workers: (processors / 2).max(1),
-            token: None,
+            tokens: None,
+            insecure: false,
             max_value_bytes: limits::DEFAULT_MAX_VALUE_BYTES,
             segment_bytes: None,
             device: "auto".into(),
@@ -213,16 +219,6 @@ impl Default for Config {
 
 fn read(path: &Path) -> Result<String, ConfigError> {
     std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })
-}
-
-/// The token in a file, without the white space around it.
-fn read_token(path: &Path) -> Result<Token, ConfigError> {
-    let token = read(path)?.trim().as_bytes().to_vec();
-    if token.is_empty() {
-        let expected = format!("a token in {}", path.display());
-        return Err(ConfigError::Value { expected, found: "an empty file".into() });
-    }
-    Ok(Token(token))
 }
 
 impl Options {
@@ -241,6 +237,7 @@ impl Options {
             workers: self.workers.or(file.workers),
             config: self.config,
             token_file: self.token_file.or(file.token_file),
+            insecure: self.insecure || file.insecure,
             max_value: self.max_value.or(file.max_value),
             segment: self.segment.or(file.segment),
             device: self.device.or(file.device),
@@ -256,7 +253,7 @@ impl Options {
         })
     }
 
-    /// The configuration that these options make of the defaults. Reads the token's file.
+    /// The configuration that these options make of the defaults. Reads the file of the tokens.
     pub fn into_config(self) -> Result<Config, ConfigError> {
         let default = Config::default();
         let time = |given: Option<u64>, default| given.map_or(default, Duration::from_millis);
@@ -273,7 +270,8 @@ impl Options {
             eviction: self.evict.unwrap_or_default(),
             data: self.data,
             workers: self.workers.unwrap_or(default.workers),
-            token: self.token_file.as_deref().map(read_token).transpose()?,
+            tokens: self.token_file.as_deref().map(Tokens::read).transpose()?,
+            insecure: self.insecure,
             max_value_bytes,
             segment_bytes: self.segment.map(|size| size.0),
             device: self.device.unwrap_or(default.device),
@@ -295,6 +293,12 @@ impl Options {
 }
 
 impl Config {
+    /// Whether it may be served at this address, which the one to listen on stands for.
+    pub(crate) fn check_address(&self, address: SocketAddr) -> Result<(), ConfigError> {
+        let is_here = address.ip().to_canonical().is_loopback();
+        if is_here || self.tokens.is_some() || self.insecure { Ok(()) } else { Err(ConfigError::Open { address }) }
+    }
+
     /// Whether the numbers make sense by themselves; those that belong to the table are checked there.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let at_least_one = [("workers", self.workers), ("connections", self.max_connections)];
@@ -340,6 +344,22 @@ mod tests {
             let error = options(file).unwrap_err().to_string();
             assert!(!error.contains('\n'), "{error}");
         }
+    }
+
+    #[test]
+    fn beyond_loopback_a_token_or_a_word_is_needed() {
+        let open = Config::default();
+        let may = |config: &Config, address: &str| config.check_address(address.parse().unwrap()).is_ok();
+        for address in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert!(may(&open, address), "{address}");
+        }
+        let tokens = Some(Tokens::bare("secret"));
+        for address in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "[::ffff:10.0.0.1]:1"] {
+            assert!(!may(&open, address), "{address}");
+            assert!(may(&Config { insecure: true, ..open.clone() }, address));
+            assert!(may(&Config { tokens: tokens.clone(), ..open.clone() }, address));
+        }
+        assert!(options("insecure = true").unwrap().into_config().unwrap().insecure);
     }
 
     #[test]

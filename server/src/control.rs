@@ -1,27 +1,35 @@
 //! The server's side of the handshake, without input or output.
 
+use std::net::IpAddr;
+
 use sidestep_core::handshake::{
-    self, Challenge, HandshakeError, Hello, MAGIC, PREAMBLE_BYTES, Preamble, Proof, Refusal, Role, Welcome,
+    self, Challenge, HandshakeError, Hello, MAGIC, PREAMBLE_BYTES, Preamble, Proof, Refusal, Welcome,
 };
 use zerocopy::FromBytes;
 
+use crate::access::{Access, Attempt, Pass};
 use crate::sessions::Attached;
 
 /// What the handshake needs to know of the server.
 pub(crate) trait Gate {
-    /// The token that a client must know; None: no proof is asked for.
-    fn token(&self) -> Option<&[u8]>;
+    /// Who may enter.
+    fn access(&self) -> &Access;
     /// Finds or makes the session of a client that is let in, and what it is told. Its MAC is filled in here.
-    fn admit(&self, hello: &Hello) -> Result<(Attached, Welcome), String>;
+    fn admit(&self, hello: &Hello, pass: Pass) -> Result<(Attached, Welcome), String>;
 }
 
 /// Where a connection is in the handshake.
 #[derive(Debug)]
 pub(crate) enum Handshake {
     /// Nothing has come yet.
-    Hello,
+    Hello {
+        /// The client's address.
+        from: IpAddr,
+    },
     /// The challenge is out.
     Proof {
+        /// The client's address.
+        from: IpAddr,
         /// Of the client.
         hello: Hello,
         /// Ours.
@@ -65,23 +73,20 @@ impl Handshake {
         let (kind, body_bytes) = preamble.check().map_err(|e| e.to_string())?;
         let Some(body) = rest.get(..body_bytes) else { return Ok((Step::More, 0)) };
         let step = match self {
-            Self::Hello => {
+            Self::Hello { from } => {
                 let hello: Hello = handshake::decode(kind, body).map_err(|e| e.to_string())?;
                 let nonce = random()?;
-                let challenge = Challenge { nonce, token_required: gate.token().is_some() };
+                let challenge = Challenge { nonce, token_required: gate.access().asks_for_token() };
                 let message = handshake::encode(&challenge).map_err(|e| e.to_string())?;
-                *self = Self::Proof { hello, nonce };
+                *self = Self::Proof { from: *from, hello, nonce };
                 Step::Send(message)
             }
-            Self::Proof { hello, nonce } => {
+            Self::Proof { from, hello, nonce } => {
                 let proof: Proof = handshake::decode(kind, body).map_err(|e| e.to_string())?;
-                if let Some(token) = gate.token()
-                    && !handshake::verify(token, Role::Client, &hello.nonce, nonce, &proof.mac)
-                {
-                    return Err("expected a proof of this server's token, found another".into());
-                }
-                let (session, mut welcome) = gate.admit(hello)?;
-                welcome.mac = handshake::prove(gate.token().unwrap_or_default(), Role::Server, &hello.nonce, nonce);
+                let attempt = Attempt { from: *from, client_nonce: &hello.nonce, server_nonce: nonce, mac: &proof.mac };
+                let (pass, mac) = gate.access().check(attempt)?;
+                let (session, mut welcome) = gate.admit(hello, pass)?;
+                welcome.mac = mac;
                 Step::Admit(handshake::encode(&welcome).map_err(|e| e.to_string())?, session)
             }
         };
@@ -103,22 +108,26 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N], String> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
     use std::time::Duration;
 
+    use sidestep_core::handshake::Role;
+
     use super::*;
+    use crate::access::Tokens;
     use crate::sessions::Sessions;
 
     struct Door {
-        token: Option<&'static [u8]>,
+        access: Access,
         sessions: Sessions,
     }
 
     impl Gate for Door {
-        fn token(&self) -> Option<&[u8]> {
-            self.token
+        fn access(&self) -> &Access {
+            &self.access
         }
-        fn admit(&self, hello: &Hello) -> Result<(Attached, Welcome), String> {
-            let (session, resumed) = self.sessions.attach(hello.client_id, false, [0; 16]);
+        fn admit(&self, hello: &Hello, pass: Pass) -> Result<(Attached, Welcome), String> {
+            let (session, resumed) = self.sessions.attach(hello.client_id, false, [0; 16], pass)?;
             let welcome = Welcome {
                 mac: [0; 32],
                 table_id: 1,
@@ -137,7 +146,7 @@ mod tests {
     }
 
     fn door(token: Option<&'static [u8]>) -> Door {
-        Door { token, sessions: Sessions::new(Duration::from_secs(1)) }
+        Door { access: Access::new(token.map(Tokens::bare)), sessions: Sessions::new(Duration::from_secs(1)) }
     }
 
     fn open<M: handshake::Message>(message: &[u8]) -> Result<M, HandshakeError> {
@@ -145,18 +154,22 @@ mod tests {
         handshake::decode(preamble.check()?.0, body)
     }
 
+    fn begin() -> Handshake {
+        Handshake::Hello { from: Ipv4Addr::LOCALHOST.into() }
+    }
+
     fn hello() -> Hello {
         Hello { nonce: [5; 32], client_id: 9, resume_boot_id: 0 }
     }
 
     fn run(door: &Door, token: &[u8]) -> (Handshake, Step) {
-        let mut server = Handshake::Hello;
+        let mut server = begin();
         let message = handshake::encode(&hello()).unwrap();
         let (step, used) = server.advance(&message, door);
         assert_eq!(used, message.len());
         let Step::Send(challenge) = step else { panic!("{step:?}") };
         let challenge: Challenge = open(&challenge).unwrap();
-        assert_eq!(challenge.token_required, door.token.is_some());
+        assert_eq!(challenge.token_required, door.access.asks_for_token());
         let mac = handshake::prove(token, Role::Client, &hello().nonce, &challenge.nonce);
         let (step, _) = server.advance(&handshake::encode(&Proof { mac }).unwrap(), door);
         if let Step::Admit(message, _) = &step {
@@ -185,7 +198,7 @@ mod tests {
         let door = door(None);
         let message = handshake::encode(&hello()).unwrap();
         for part in 0..message.len() {
-            assert!(matches!(Handshake::Hello.advance(&message[..part], &door), (Step::More, 0)), "{part}");
+            assert!(matches!(begin().advance(&message[..part], &door), (Step::More, 0)), "{part}");
         }
     }
 
@@ -206,7 +219,7 @@ mod tests {
             (with(10, 3), "Hello"),
             ([with(12, good[12] + 1), vec![0]].concat(), "left over"),
         ] {
-            match Handshake::Hello.advance(&bytes, &door) {
+            match begin().advance(&bytes, &door) {
                 (Step::Refuse(reason), _) => {
                     assert!(reason.contains(why), "{reason}");
                     let told = open::<Challenge>(&refusal(&reason));

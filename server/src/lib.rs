@@ -9,12 +9,14 @@
 //! ```
 
 mod acceptor;
+pub mod access;
 mod backing;
 pub mod config;
 mod connection;
 mod control;
 mod error;
 mod frame;
+mod handle;
 mod input;
 mod metrics;
 mod output;

@@ -1,17 +1,18 @@
 //! The program `sidestep-server`: options, log, signals. Everything else is in the library.
 
 use std::io::{IsTerminal, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
+use sidestep_server::access::Tokens;
 use sidestep_server::config::{LogFormat, Options};
 use sidestep_server::{Config, Server, ServerError, check_folder};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tracing::info;
+use tracing::{error, info};
 use tracing_subscriber::EnvFilter;
 
 /// A key-value server whose readers read its memory around it
@@ -69,18 +70,39 @@ fn with_sources(error: &dyn std::error::Error) -> String {
 fn serve(options: Options) -> Result<ExitCode, ServerError> {
     let options = options.with_file()?;
     start_log(options.log_format.unwrap_or_default());
+    let token_file = options.token_file.clone();
     let config: Config = options.into_config()?;
     raise_descriptor_limit();
     // Before the server says that it is ready: whoever reads that may send a signal at once.
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(signals_failed)?;
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(signals_failed)?;
     let server = Server::start(config)?;
     // Whoever started the server may have closed the pipe; that is no reason not to serve.
     let _ = writeln!(std::io::stdout(), "{}", server.description());
-    let signal = signals.forever().next();
+    let signal = signals.forever().find(|&signal| {
+        if signal == SIGHUP {
+            read_tokens_again(&server, token_file.as_deref());
+        }
+        signal != SIGHUP
+    });
     info!(?signal, "stopping");
     end_at_once_on_a_second_signal()?;
     server.stop();
     Ok(ExitCode::SUCCESS)
+}
+
+/// What cannot be read or understood changes nothing: those who are in stay in, and nobody else comes.
+fn read_tokens_again(server: &Server, file: Option<&Path>) {
+    let Some(file) = file else {
+        info!("SIGHUP: there is no token file to read again");
+        return;
+    };
+    match Tokens::read(file) {
+        Ok(tokens) => {
+            server.replace_tokens(tokens);
+            info!(file = %file.display(), "SIGHUP: the tokens are those of the file now");
+        }
+        Err(error) => error!(error = with_sources(&error), "SIGHUP: the tokens stay what they were"),
+    }
 }
 
 fn signals_failed(source: std::io::Error) -> ServerError {
@@ -96,7 +118,7 @@ fn end_at_once_on_a_second_signal() -> Result<(), ServerError> {
     Ok(())
 }
 
-fn check(dir: &std::path::Path) -> Result<ExitCode, ServerError> {
+fn check(dir: &Path) -> Result<ExitCode, ServerError> {
     let report = check_folder(dir)?;
     let problems = report.problem_count;
     println!("table {:#018x}, directory depth {}", report.table_id, report.directory_depth);

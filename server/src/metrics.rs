@@ -34,7 +34,7 @@ const OPS: [(Op, &str); 6] = [
     (Op::Stats, "stats"),
     (Op::Connect, "connect"),
 ];
-const STATUSES: [(Status, &str); 9] = [
+const STATUSES: [(Status, &str); 10] = [
     (Status::Ok, "ok"),
     (Status::NotFound, "not_found"),
     (Status::VersionMismatch, "version_mismatch"),
@@ -44,6 +44,7 @@ const STATUSES: [(Status, &str); 9] = [
     (Status::BadRequest, "bad_request"),
     (Status::Stopping, "stopping"),
     (Status::Unavailable, "unavailable"),
+    (Status::Forbidden, "forbidden"),
 ];
 
 /// What carries frames.

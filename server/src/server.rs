@@ -11,16 +11,18 @@ use sidestep_fabric::shm::{FdServer, FdServerOptions, host_boot_id};
 use tracing::{error, info, warn};
 
 use crate::acceptor::{Acceptor, AcceptorHandle};
+use crate::access::{Access, Tokens};
 use crate::backing::Backing;
 use crate::config::Config;
 use crate::error::ServerError;
+use crate::handle::Handle;
 use crate::metrics::Metrics;
 use crate::rdma::Rdma;
 use crate::service::{Service, ShmAddress};
 use crate::sessions::Sessions;
 use crate::table::{self, Folder, Table};
 use crate::upkeep::Upkeep;
-use crate::worker::{Handle, Worker};
+use crate::worker::Worker;
 
 /// A server in this process. Stops when it is dropped.
 #[derive(Debug)]
@@ -52,6 +54,7 @@ impl<M: Backing> Server<M> {
         // First, so that a second server on the port touches nothing.
         let listener = TcpListener::bind(&config.listen).map_err(unusable)?;
         let address = listener.local_addr().map_err(unusable)?;
+        config.check_address(address)?;
         let rdma = Rdma::start(&config.device, address.ip())?;
         let expose = |region: Region| {
             if let Ok(rdma) = &rdma {
@@ -65,7 +68,8 @@ impl<M: Backing> Server<M> {
             info!(reason, "no rdma path");
         }
         let sessions = Arc::new(Sessions::new(config.timeouts.session));
-        let (shm, shm_address) = match start_shm(&config, store.memory().region(), &sessions) {
+        let access = Arc::new(Access::new(config.tokens.clone()));
+        let (shm, shm_address) = match start_shm(&config, store.memory().region(), &sessions, &access) {
             Ok((server, address)) => (Some(server), Ok(address)),
             Err(error) => {
                 warn!(%error, "no shm path");
@@ -77,7 +81,7 @@ impl<M: Backing> Server<M> {
             store,
             sessions,
             metrics: Metrics::new(config.workers),
-            token: config.token.clone(),
+            access,
             durable: config.data.is_some(),
             shm: shm_address,
             rdma,
@@ -158,6 +162,16 @@ impl<M: Backing> Server<M> {
         self.service.stats()
     }
 
+    /// From now on these tokens are good and no others. Sessions whose token is gone, or means something else, end at once:
+    /// their connections, the queue pairs by which their clients read, and their tickets for the table's memory. What a
+    /// client has mapped by then stays mapped for as long as it lives.
+    pub fn replace_tokens(&self, tokens: Tokens) {
+        self.service.access.replace(tokens);
+        for worker in self.workers.iter() {
+            worker.wake();
+        }
+    }
+
     /// Stops: takes no more connections, answers the requests that have been received, sends the replies,
     /// ends. Returns when all threads have ended, within some seconds.
     pub fn stop(mut self) {
@@ -204,12 +218,18 @@ fn join<T>(thread: JoinHandle<T>, what: &str) -> Option<T> {
     ended
 }
 
-fn start_shm(config: &Config, memory: &Region, sessions: &Arc<Sessions>) -> io::Result<(FdServer, ShmAddress)> {
+fn start_shm(
+    config: &Config,
+    memory: &Region,
+    sessions: &Arc<Sessions>,
+    access: &Arc<Access>,
+) -> io::Result<(FdServer, ShmAddress)> {
     let host_boot_id = host_boot_id()?;
     let fd = memory.read_only_fd().map_err(io::Error::other)?;
     let options = FdServerOptions { allowed_uids: config.allow_uids.clone(), ..FdServerOptions::default() };
-    let sessions = sessions.clone();
-    let server = FdServer::start(fd, options, move |ticket| sessions.has_ticket(ticket))?;
+    let (sessions, access) = (sessions.clone(), access.clone());
+    let is_good = move |ticket: &_| sessions.pass_of(ticket).is_some_and(|pass| access.holds(&pass));
+    let server = FdServer::start(fd, options, is_good)?;
     let socket_name = server.socket_name().to_vec();
     Ok((server, ShmAddress { socket_name, host_boot_id }))
 }

@@ -7,8 +7,9 @@ use sidestep_core::handshake::{self, Hello, ShmOffer, Stats, Welcome};
 use sidestep_core::message::{Op, RequestHeader, Status};
 use sidestep_fabric::region::Region;
 
+use crate::access::{Access, Pass};
 use crate::backing::Backing;
-use crate::config::{Timeouts, Token};
+use crate::config::Timeouts;
 use crate::control::{Gate, random};
 use crate::frame::{LARGE_VALUE_BYTES, Request, expected};
 use crate::metrics::{Metrics, WorkerMetrics};
@@ -30,7 +31,7 @@ pub(crate) struct Service<M = Region> {
     pub(crate) store: Arc<Store<M>>,
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) metrics: Metrics,
-    pub(crate) token: Option<Token>,
+    pub(crate) access: Arc<Access>,
     pub(crate) durable: bool,
     pub(crate) shm: Result<ShmAddress, String>,
     /// The `rdma` path, or why there is none.
@@ -51,13 +52,13 @@ pub(crate) struct Caller<'a> {
 pub(crate) struct Superseded;
 
 impl<M: Backing> Gate for Service<M> {
-    fn token(&self) -> Option<&[u8]> {
-        self.token.as_ref().map(|token| &token.0[..])
+    fn access(&self) -> &Access {
+        &self.access
     }
 
-    fn admit(&self, hello: &Hello) -> Result<(Attached, Welcome), String> {
+    fn admit(&self, hello: &Hello, pass: Pass) -> Result<(Attached, Welcome), String> {
         let resume = hello.resume_boot_id == self.store.boot_id();
-        let (session, resumed) = self.sessions.attach(hello.client_id, resume, random()?);
+        let (session, resumed) = self.sessions.attach(hello.client_id, resume, random()?, pass)?;
         let shm = self.shm.clone().map(|address| ShmOffer {
             socket_name: address.socket_name,
             ticket: session.ticket(),
@@ -199,6 +200,7 @@ impl<M: Backing> Service<M> {
         let mut counters = Vec::new();
         self.metrics.report(&mut counters);
         counters.push(("sessions".into(), self.sessions.len() as u64));
+        counters.extend(self.access.stats());
         counters.extend(self.store.stats());
         Stats { counters }
     }

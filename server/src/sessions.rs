@@ -17,6 +17,8 @@ use parking_lot::Mutex;
 use sidestep_core::limits::MAX_WRITES_IN_FLIGHT;
 use sidestep_core::message::Status;
 
+use crate::access::Pass;
+
 /// How a write ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
@@ -82,6 +84,8 @@ struct State {
 #[derive(Debug)]
 struct Session {
     ticket: [u8; 16],
+    /// Of the client that began it: nobody else's goes on with it.
+    holder: Pass,
     state: Mutex<State>,
 }
 
@@ -90,6 +94,7 @@ struct Session {
 pub(crate) struct Attached {
     session: Arc<Session>,
     owner: u64,
+    pass: Pass,
 }
 
 impl Attached {
@@ -113,6 +118,11 @@ impl Attached {
         if state.owner != self.owner { Some(Applied::Superseded) } else { state.window.seen(sequence) }
     }
 
+    /// What the connection was let in with.
+    pub(crate) fn pass(&self) -> &Pass {
+        &self.pass
+    }
+
     /// What the client presents to be handed the table's memory.
     pub(crate) fn ticket(&self) -> [u8; 16] {
         self.session.ticket
@@ -132,7 +142,8 @@ impl Drop for Attached {
 #[derive(Debug)]
 pub(crate) struct Sessions {
     by_client: DashMap<u64, Arc<Session>>,
-    tickets: DashMap<[u8; 16], ()>,
+    /// What each was given out for.
+    tickets: DashMap<[u8; 16], Pass>,
     connections: AtomicU64,
     timeout: Duration,
 }
@@ -153,36 +164,48 @@ impl Sessions {
     }
 
     /// Gives a connection the session of its client: with `resume` the one it has, else a new one
-    /// under the `ticket`. True if it was resumed. The session leaves the connection it had before.
-    pub(crate) fn attach(&self, client_id: u64, resume: bool, ticket: [u8; 16]) -> (Attached, bool) {
+    /// under the `ticket`. True if it was resumed. The session leaves the connection it had before. Refused if the
+    /// session is of a holder of another token.
+    pub(crate) fn attach(
+        &self,
+        client_id: u64,
+        resume: bool,
+        ticket: [u8; 16],
+        pass: Pass,
+    ) -> Result<(Attached, bool), String> {
         let owner = self.connections.fetch_add(1, Ordering::Relaxed) + 1;
         let new = || {
             let state = State { owner, detached: None, window: Window::default() };
-            self.tickets.insert(ticket, ());
-            Arc::new(Session { ticket, state: Mutex::new(state) })
+            self.tickets.insert(ticket, pass.clone());
+            Arc::new(Session { ticket, holder: pass.clone(), state: Mutex::new(state) })
         };
-        match self.by_client.entry(client_id) {
+        let (session, resumed) = match self.by_client.entry(client_id) {
+            Entry::Occupied(entry) if !entry.get().holder.is_of_same_holder(&pass) => {
+                return Err(format!("expected a client id that is not in use by another token, found {client_id:#x}"));
+            }
             Entry::Occupied(entry) if resume => {
                 let session = Arc::clone(entry.get());
+                self.tickets.insert(session.ticket, pass.clone());
                 let mut state = session.state.lock();
                 state.owner = owner;
                 state.detached = None;
                 drop(state);
-                (Attached { session, owner }, true)
+                (session, true)
             }
             Entry::Occupied(mut entry) => {
                 let session = new();
                 let before = entry.insert(Arc::clone(&session));
                 self.tickets.remove(&before.ticket);
-                (Attached { session, owner }, false)
+                (session, false)
             }
-            Entry::Vacant(entry) => (Attached { session: Arc::clone(&entry.insert(new())), owner }, false),
-        }
+            Entry::Vacant(entry) => (Arc::clone(&entry.insert(new())), false),
+        };
+        Ok((Attached { session, owner, pass }, resumed))
     }
 
-    /// Whether the ticket belongs to a session.
-    pub(crate) fn has_ticket(&self, ticket: &[u8; 16]) -> bool {
-        self.tickets.contains_key(ticket)
+    /// What the ticket's session was last let in with; None: no session has that ticket.
+    pub(crate) fn pass_of(&self, ticket: &[u8; 16]) -> Option<Pass> {
+        self.tickets.get(ticket).map(|pass| pass.clone())
     }
 
     /// Ends the sessions that have been without a connection for too long.
@@ -201,6 +224,7 @@ impl Sessions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::Tokens;
 
     const DONE: Outcome = Outcome { status: Status::Ok, version: 7 };
 
@@ -208,10 +232,34 @@ mod tests {
         Sessions::new(Duration::from_secs(60))
     }
 
+    fn pass(secret: &str) -> Pass {
+        Pass::of(format!("{secret} read-write {secret}").parse::<Tokens>().unwrap().iter().next())
+    }
+
+    /// Client 1, without a token.
+    fn attach(sessions: &Sessions, resume: bool, ticket: [u8; 16]) -> (Attached, bool) {
+        sessions.attach(1, resume, ticket, Pass::of(None)).unwrap()
+    }
+
+    #[test]
+    fn a_session_goes_on_with_its_holder_alone() {
+        let sessions = sessions();
+        let (session, _) = sessions.attach(1, false, [1; 16], pass("a")).unwrap();
+        for resume in [true, false] {
+            assert!(sessions.attach(1, resume, [2; 16], pass("b")).unwrap_err().contains("another token"));
+            assert!(sessions.attach(1, resume, [2; 16], Pass::of(None)).is_err());
+        }
+        assert_eq!(session.apply(1, || DONE), Applied::Now(DONE), "it is not disturbed");
+        assert_eq!(sessions.pass_of(&[1; 16]).unwrap().name(), "a");
+        assert!(sessions.pass_of(&[2; 16]).is_none());
+        let (_again, resumed) = sessions.attach(1, true, [3; 16], pass("a")).unwrap();
+        assert!(resumed);
+    }
+
     #[test]
     fn a_repeat_is_applied_once() {
         let sessions = sessions();
-        let (session, resumed) = sessions.attach(1, false, [1; 16]);
+        let (session, resumed) = attach(&sessions, false, [1; 16]);
         assert!(!resumed);
         assert_eq!(session.apply(1, || DONE), Applied::Now(DONE));
         assert_eq!(session.apply(1, || unreachable!()), Applied::Before(DONE));
@@ -222,7 +270,7 @@ mod tests {
     #[test]
     fn gaps_in_the_window_are_still_open_and_what_is_older_is_unknown() {
         let sessions = sessions();
-        let (session, _) = sessions.attach(1, false, [1; 16]);
+        let (session, _) = attach(&sessions, false, [1; 16]);
         session.apply(300, || DONE);
         assert_eq!(session.apply(44, || DONE), Applied::Unknown);
         assert_eq!(session.apply(45, || DONE), Applied::Now(DONE));
@@ -250,9 +298,9 @@ mod tests {
     #[test]
     fn a_resumed_session_keeps_its_window_and_leaves_its_old_connection() {
         let sessions = sessions();
-        let (old, _) = sessions.attach(1, false, [1; 16]);
+        let (old, _) = attach(&sessions, false, [1; 16]);
         old.apply(1, || DONE);
-        let (new, resumed) = sessions.attach(1, true, [2; 16]);
+        let (new, resumed) = attach(&sessions, true, [2; 16]);
         assert!(resumed);
         assert_eq!(new.ticket(), [1; 16]);
         assert_eq!(old.apply(2, || unreachable!()), Applied::Superseded);
@@ -265,31 +313,31 @@ mod tests {
     #[test]
     fn a_session_without_a_connection_ends_with_its_ticket() {
         let sessions = sessions();
-        let (session, _) = sessions.attach(1, false, [1; 16]);
+        let (session, _) = attach(&sessions, false, [1; 16]);
         drop(session);
         sessions.sweep(Instant::now() + Duration::from_secs(59));
-        assert!(sessions.has_ticket(&[1; 16]));
+        assert!(sessions.pass_of(&[1; 16]).is_some());
         sessions.sweep(Instant::now() + Duration::from_secs(61));
-        assert!(!sessions.has_ticket(&[1; 16]));
+        assert!(sessions.pass_of(&[1; 16]).is_none());
         assert_eq!(sessions.len(), 0);
-        let (_again, resumed) = sessions.attach(1, true, [3; 16]);
+        let (_again, resumed) = attach(&sessions, true, [3; 16]);
         assert!(!resumed);
     }
 
     #[test]
     fn a_new_session_of_the_same_client_forgets_the_old_one() {
         let sessions = sessions();
-        let (old, _) = sessions.attach(1, false, [1; 16]);
+        let (old, _) = attach(&sessions, false, [1; 16]);
         old.apply(1, || DONE);
-        let (new, resumed) = sessions.attach(1, false, [2; 16]);
-        assert!(!resumed && !sessions.has_ticket(&[1; 16]));
+        let (new, resumed) = attach(&sessions, false, [2; 16]);
+        assert!(!resumed && sessions.pass_of(&[1; 16]).is_none());
         assert_eq!(new.apply(1, || DONE), Applied::Now(DONE));
     }
 
     #[test]
     fn a_repeat_of_a_write_in_progress_waits_for_it() {
         let sessions = sessions();
-        let (old, _) = sessions.attach(1, false, [1; 16]);
+        let (old, _) = attach(&sessions, false, [1; 16]);
         let (started, wait) = std::sync::mpsc::channel();
         let (go_on, gate) = std::sync::mpsc::channel::<()>();
         std::thread::scope(|scope| {
@@ -302,7 +350,7 @@ mod tests {
             });
             wait.recv().unwrap();
             let repeat = scope.spawn(|| {
-                let (new, _) = sessions.attach(1, true, [2; 16]);
+                let (new, _) = attach(&sessions, true, [2; 16]);
                 new.apply(1, || unreachable!())
             });
             go_on.send(()).unwrap();

@@ -7,16 +7,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Receiver;
 use crossbeam_epoch::Guard;
 use mio::event::Event;
 use mio::net::TcpStream;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use crate::backing::Backing;
 use crate::connection::{Connection, Next, Turn};
+use crate::handle::{Arrival, Handle};
 use crate::input::Input;
 use crate::metrics::Carried;
 use crate::rdma::Messages;
@@ -39,43 +40,6 @@ const TICK: Duration = Duration::from_millis(100);
 const TURN_BYTES: usize = 256 << 10;
 /// The same for the last turn before the server stops: all that the kernel may have received for it.
 const LAST_TURN_BYTES: usize = 16 << 20;
-
-/// A connection that was accepted.
-#[derive(Debug)]
-pub(crate) struct Arrival {
-    pub(crate) stream: TcpStream,
-    /// Why it is not to be served.
-    pub(crate) refused: Option<String>,
-}
-
-/// The other threads' side of a worker.
-#[derive(Debug)]
-pub(crate) struct Handle {
-    inbox: Sender<Arrival>,
-    stop: Arc<AtomicBool>,
-    waker: Arc<Waker>,
-}
-
-impl Handle {
-    /// Gives the worker a connection. Back if the worker is no more.
-    pub(crate) fn serve(&self, arrival: Arrival) -> Result<(), Arrival> {
-        self.inbox.send(arrival).map_err(|unsent| unsent.0)?;
-        self.wake();
-        Ok(())
-    }
-
-    /// Has the worker finish what it has received, and end.
-    pub(crate) fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        self.wake();
-    }
-
-    fn wake(&self) {
-        if let Err(error) = self.waker.wake() {
-            warn!(%error, "cannot wake a worker");
-        }
-    }
-}
 
 struct Seat<M: Backing> {
     connection: Connection<TcpStream, M>,
@@ -118,6 +82,8 @@ pub(crate) struct Worker<M: Backing> {
     watched: Option<RawFd>,
     /// Wake-ups since the sockets and the clock were looked at.
     wakes: u32,
+    /// The generation of passes that the connections were last looked at for.
+    passes_seen: u64,
     /// When the clock was looked at: all deadlines are long beside the time between two looks.
     now: Instant,
 }
@@ -128,7 +94,7 @@ impl<M: Backing> Worker<M> {
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
         let (sender, inbox) = crossbeam_channel::unbounded();
         let stop = Arc::new(AtomicBool::new(false));
-        let handle = Handle { inbox: sender, stop: stop.clone(), waker };
+        let handle = Handle::new(sender, stop.clone(), waker);
         let worker = Self {
             desk: Desk { index, service, input: Input::new(), spare: Vec::new(), messages: Messages::default() },
             poll,
@@ -141,6 +107,7 @@ impl<M: Backing> Worker<M> {
             stop_by: None,
             watched: None,
             wakes: 0,
+            passes_seen: 0,
             now: Instant::now(),
         };
         Ok((worker, handle))
@@ -163,6 +130,7 @@ impl<M: Backing> Worker<M> {
                 let Some(index) = self.queue.pop_front() else { break };
                 self.turn(index, now, TURN_BYTES, &mut guard);
             }
+            self.look_at_passes();
             self.look_at_deadlines(now, &mut guard);
             self.desk.service.store.hand_over_retired(&guard);
             self.publish_counts();
@@ -300,7 +268,7 @@ impl<M: Backing> Worker<M> {
         }
     }
 
-    fn welcome(&mut self, Arrival { mut stream, refused }: Arrival, now: Instant) {
+    fn welcome(&mut self, Arrival { mut stream, from, refused }: Arrival, now: Instant) {
         let index = self.free.pop().unwrap_or_else(|| {
             self.seats.push(None);
             self.seats.len() - 1
@@ -312,7 +280,7 @@ impl<M: Backing> Worker<M> {
             self.desk.service.metrics.closed();
             return;
         }
-        let mut connection = Connection::new(stream, now, self.desk.service.timeouts.handshake);
+        let mut connection = Connection::new(stream, from, now, self.desk.service.timeouts.handshake);
         if let Some(reason) = refused {
             connection.refuse(&reason, self.desk.service.metrics.worker(self.desk.index, Carried::Socket));
         }
@@ -349,6 +317,22 @@ impl<M: Backing> Worker<M> {
         }
         self.free.push(index);
         self.desk.service.metrics.closed();
+    }
+
+    /// Ends the connections whose pass is worth nothing any more, with all that they have. Their clients learn why when
+    /// they come again.
+    fn look_at_passes(&mut self) {
+        let generation = self.desk.service.access.generation();
+        if generation == std::mem::replace(&mut self.passes_seen, generation) {
+            return;
+        }
+        for index in 0..self.seats.len() {
+            let pass = self.seats[index].as_ref().and_then(|seat| seat.connection.pass());
+            let Some(pass) = pass.filter(|pass| !self.desk.service.access.holds(pass)) else { continue };
+            info!(token = pass.name(), "a session ends: its token is gone, has changed or has expired");
+            self.desk.service.access.session_ended();
+            self.dismiss(index);
+        }
     }
 
     fn look_at_deadlines(&mut self, now: Instant, guard: &mut Guard) {

@@ -8,7 +8,8 @@ use std::time::Duration;
 use raw::{Client, assert_closed, config, impatient, open, receive, refusal, start};
 use sidestep_core::handshake::{self, Challenge, HandshakeError, Hello, PREAMBLE_BYTES, Proof, Role, Welcome};
 use sidestep_core::message::{Op, RequestHeader, Status};
-use sidestep_server::config::{Timeouts, Token};
+use sidestep_server::access::Tokens;
+use sidestep_server::config::Timeouts;
 use sidestep_server::{Config, Server};
 use zerocopy::IntoBytes;
 
@@ -48,7 +49,7 @@ fn other_protocols_versions_and_lengths_are_refused_with_the_reason() {
 
 #[test]
 fn only_who_knows_the_token_comes_in() {
-    let server = start(Config { token: Some(Token(b"secret".to_vec())), ..config() });
+    let server = start(Config { tokens: Some(Tokens::bare("secret")), ..config() });
     let connect = |token: &[u8]| Client::try_connect(server.local_addr(), token, 1, 0);
     for wrong in [&b""[..], b"guess", b"secret "] {
         assert!(matches!(connect(wrong), Err(HandshakeError::Refused(reason)) if reason.contains("token")));
@@ -62,7 +63,7 @@ fn only_who_knows_the_token_comes_in() {
 /// Everything that a client said before, said again: the server's nonce is another one.
 #[test]
 fn a_proof_that_was_overheard_opens_nothing() {
-    let server = start(Config { token: Some(Token(b"secret".to_vec())), ..config() });
+    let server = start(Config { tokens: Some(Tokens::bare("secret")), ..config() });
     let mut stream = open(server.local_addr());
     stream.write_all(&hello()).unwrap();
     let challenge: Challenge = receive(&mut stream).unwrap();

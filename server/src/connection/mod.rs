@@ -8,6 +8,7 @@ mod deadlines;
 mod requests;
 
 use std::io::{self, Read, Write};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use sidestep_fabric::region::Region;
 use tracing::debug;
 
 pub(crate) use self::carrier::Carrier;
+use crate::access::Pass;
 use crate::backing::Backing;
 use crate::control::Handshake;
 use crate::input::Input;
@@ -122,10 +124,10 @@ pub(crate) struct Connection<S, M: Backing = Region> {
 
 impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
     /// A connection whose client has yet to introduce itself.
-    pub(crate) fn new(stream: S, now: Instant, handshake: Duration) -> Self {
+    pub(crate) fn new(stream: S, from: IpAddr, now: Instant, handshake: Duration) -> Self {
         Self {
             stream,
-            phase: Phase::Handshake(Handshake::Hello),
+            phase: Phase::Handshake(Handshake::Hello { from }),
             kept: Vec::new(),
             output: Output::default(),
             readable: true,
@@ -143,6 +145,14 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
 
     pub(crate) fn stream(&mut self) -> &mut S {
         &mut self.stream
+    }
+
+    /// What its client was let in with, if it was.
+    pub(crate) fn pass(&self) -> Option<&Pass> {
+        match &self.phase {
+            Phase::Open(session, _) => Some(session.pass()),
+            _ => None,
+        }
     }
 
     /// What carries its frames.

@@ -8,6 +8,7 @@ use sidestep_core::message::{Op, Status};
 use tracing::debug;
 
 use super::{Body, Connection, Large, Phase, Turn};
+use crate::access::Pass;
 use crate::backing::Backing;
 use crate::control::{Step, refusal};
 use crate::frame::{self, Frame, Request};
@@ -109,6 +110,17 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
                 stopping(&request, turn.metrics, output);
                 turn.input.advance(used);
             }
+            Frame::Whole(request, used) if !session.pass().allows(request.op) => {
+                forbidden(&request, session.pass(), turn.metrics, output);
+                turn.input.advance(used);
+                self.receive_by = None;
+            }
+            Frame::Large(request) if !session.pass().allows(request.op) => {
+                forbidden(&request, session.pass(), turn.metrics, output);
+                *body = Body::Dropped(u64::from(request.header.value_bytes.get()) - request.value.len() as u64);
+                turn.input.clear();
+                self.receive_by = None;
+            }
             Frame::Whole(request, used) if request.op == Op::Connect => {
                 let messages = match self.channel {
                     None => Ok((&mut *turn.messages, turn.seat)),
@@ -192,6 +204,13 @@ fn prefetch<M: Backing>(turn: &Turn<'_, M>) -> usize {
         keys[..found].iter().for_each(|key| store.prefetch_item(key));
     }
     bytes
+}
+
+/// The reply to a request that the client's token does not allow.
+fn forbidden(request: &Request<'_>, pass: &Pass, metrics: &WorkerMetrics, output: &mut Output) {
+    let text = format!("expected a token that is good for writes, found {}, which is read-only", pass.name());
+    output.reply(request.header.id.get(), Status::Forbidden, 0, text.as_bytes());
+    metrics.outcome(request.op, Status::Forbidden);
 }
 
 /// The reply to a request that the server does not take any more.

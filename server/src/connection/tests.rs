@@ -1,3 +1,4 @@
+use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
@@ -6,6 +7,7 @@ use sidestep_core::message::{Op, REPLY_BYTES, ReplyHeader, Status};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::*;
+use crate::access::Access;
 use crate::config::Timeouts;
 use crate::metrics::Metrics;
 use crate::sessions::Sessions;
@@ -30,7 +32,7 @@ impl Bench {
             store: Store::create(Region::memfd(64 << 20).unwrap(), &StoreOptions::default()).unwrap(),
             sessions: Arc::new(Sessions::new(timeouts.session)),
             metrics: Metrics::new(1),
-            token: None,
+            access: Arc::new(Access::new(None)),
             durable: false,
             shm: Err("not here".into()),
             rdma: Err("not here".into()),
@@ -41,7 +43,7 @@ impl Bench {
             stream.set_nonblocking(true).unwrap();
         }
         let now = Instant::now();
-        let connection = Connection::new(server, now, timeouts.handshake);
+        let connection = Connection::new(server, Ipv4Addr::LOCALHOST.into(), now, timeouts.handshake);
         Self {
             service,
             connection,

@@ -1,5 +1,6 @@
 //! The `rdma` path on real verbs, between processes. Needs a device: `scripts/guest`.
 
+mod access;
 mod churn;
 mod leaks;
 mod raw;

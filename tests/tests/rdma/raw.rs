@@ -1,7 +1,7 @@
 //! A client that reads whatever it likes: the handshake, a queue pair, and no store behind it.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 use sidestep_core::handshake::{
@@ -16,7 +16,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// A connection and its queue pair.
 pub(crate) struct Raw {
-    _stream: TcpStream,
+    stream: TcpStream,
     reads: Reads,
     pool: BufferPool,
     root: (u64, u32),
@@ -37,11 +37,15 @@ fn hear<M: Message>(stream: &mut TcpStream) -> M {
 
 impl Raw {
     pub(crate) fn connect(server: &str) -> Self {
+        Self::connect_with(server, b"")
+    }
+
+    pub(crate) fn connect_with(server: &str, token: &[u8]) -> Self {
         let mut stream = TcpStream::connect(server).expect("a server");
         let nonce = [7; 32];
         say(&mut stream, &Hello { nonce, client_id: rand::random(), resume_boot_id: 0 });
         let challenge: Challenge = hear(&mut stream);
-        say(&mut stream, &Proof { mac: prove(b"", Role::Client, &nonce, &challenge.nonce) });
+        say(&mut stream, &Proof { mac: prove(token, Role::Client, &nonce, &challenge.nonce) });
         let _: Welcome = hear(&mut stream);
         let port = Port::find(&DeviceChoice::Auto, stream.local_addr().unwrap().ip()).expect("a device");
         let domain = Domain::new(port.device()).unwrap();
@@ -50,7 +54,12 @@ impl Raw {
         let waiting = Waiting { spin: Duration::from_micros(50), most: Duration::from_secs(60) };
         let reads = unconnected.connect(&reply.end, waiting).unwrap();
         let pool = BufferPool::new(&domain, 1 << 20);
-        Self { _stream: stream, reads, pool, root: (reply.root_address, reply.root_rkey) }
+        Self { stream, reads, pool, root: (reply.root_address, reply.root_rkey) }
+    }
+
+    /// Ends the control connection and keeps all else.
+    pub(crate) fn hang_up(&mut self) {
+        self.stream.shutdown(Shutdown::Both).expect("it stands");
     }
 
     /// Address and rkey of segment 0.
