@@ -89,6 +89,17 @@ impl Output {
         at
     }
 
+    /// Where the next reply will begin, until anything is sent.
+    pub(crate) fn mark(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// Takes back the replies from `mark` on, to be sent later: a client that is still sending a request does not expect
+    /// its reply.
+    pub(crate) fn take_from(&mut self, mark: usize) -> Vec<u8> {
+        self.buffer.split_off(mark)
+    }
+
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.buffer
     }

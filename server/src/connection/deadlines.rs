@@ -33,7 +33,7 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
             }
             Body::Frames => 0,
             Body::Large(large) => large.left() as u64,
-            Body::Dropped(left) => *left,
+            Body::Dropped(left, _) => *left,
         };
         if self.receive_by.is_none() {
             let extra = Duration::from_millis(left_bytes / SLOWEST_BYTES_PER_MS);

@@ -77,8 +77,8 @@ enum Body<M: Backing> {
     Frames,
     /// A large value, into its item.
     Large(Box<Large<M>>),
-    /// So many bytes that are of no use.
-    Dropped(u64),
+    /// So many bytes that are of no use, and the reply to what they belong to.
+    Dropped(u64, Vec<u8>),
 }
 
 #[derive(Debug)]

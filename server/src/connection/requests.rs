@@ -83,12 +83,13 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
         match body {
             Body::Frames => {}
             Body::Large(large) if large.left() > 0 => return Ok(false),
-            Body::Dropped(left) if turn.input.is_empty() && *left > 0 => return Ok(false),
-            Body::Dropped(left) => {
+            Body::Dropped(left, _) if turn.input.is_empty() && *left > 0 => return Ok(false),
+            Body::Dropped(left, reply) => {
                 let used = turn.input.unread().len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                 turn.input.advance(used);
                 *left -= used as u64;
                 if *left == 0 {
+                    output.raw(reply);
                     *body = Body::Frames;
                     self.receive_by = None;
                 }
@@ -116,8 +117,10 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
                 self.receive_by = None;
             }
             Frame::Large(request) if !session.pass().allows(request.op) => {
+                let mark = output.mark();
                 forbidden(&request, session.pass(), turn.metrics, output);
-                *body = Body::Dropped(u64::from(request.header.value_bytes.get()) - request.value.len() as u64);
+                let left = u64::from(request.header.value_bytes.get()) - request.value.len() as u64;
+                *body = Body::Dropped(left, output.take_from(mark));
                 turn.input.clear();
                 self.receive_by = None;
             }
@@ -151,6 +154,7 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
             Frame::Large(request) => {
                 let (header, here) = (*request.header, request.value.len());
                 let left = u64::from(header.value_bytes.get()) - here as u64;
+                let mark = output.mark();
                 let caller = Caller { session, guard: turn.guard, metrics: turn.metrics, output };
                 *body = match turn.service.reserve(&request, caller)? {
                     Some(mut reservation) => {
@@ -158,7 +162,7 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
                         reservation.arrived(here);
                         Body::Large(Box::new(Large { header, reservation, filled: here }))
                     }
-                    None => Body::Dropped(left),
+                    None => Body::Dropped(left, output.take_from(mark)),
                 };
                 turn.input.clear();
                 self.receive_by = None;
@@ -171,7 +175,7 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
                 );
                 output.reply(id, Status::TooLarge, 0, text.as_bytes());
                 turn.metrics.outcome(op, Status::TooLarge);
-                *body = Body::Dropped(frame_bytes);
+                *body = Body::Dropped(frame_bytes, Vec::new());
                 self.receive_by = None;
             }
             Frame::Malformed(id, malformed) => {

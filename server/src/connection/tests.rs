@@ -197,6 +197,23 @@ fn a_large_value_that_never_ends_leaves_nothing() {
     assert!(matches!(bench.service.store.get(b"k", &guard, 0, &mut Vec::new()), crate::store::Got::Absent));
 }
 
+/// Its client is not done with the request: a reply to it would be one to nothing. (A repeat is refused as anything else
+/// is that is known from the header.)
+#[test]
+fn a_large_value_that_is_of_no_use_is_answered_when_it_has_come() {
+    let mut bench = Bench::open();
+    let put = request(Op::Put, 1, b"k", &[3; 100_000]);
+    bench.send(&put[..50_000]);
+    bench.send(&put[50_000..]);
+    assert_eq!(bench.replies(), [(1, Status::Ok, vec![])]);
+    bench.send(&put[..50_000]);
+    bench.send(&put[50_000..99_999]);
+    assert!(matches!(bench.connection.phase, Phase::Open(_, Body::Dropped(..))));
+    assert_eq!(bench.replies(), []);
+    bench.send(&[&put[99_999..], &request(Op::Ping, 2, b"", b"next")].concat());
+    assert_eq!(bench.replies(), [(1, Status::Ok, vec![]), (2, Status::Ok, b"next".to_vec())]);
+}
+
 #[test]
 fn each_request_has_its_own_time() {
     let mut bench = Bench::open();
