@@ -147,7 +147,7 @@ fn machines_that_are_paused_and_killed() {
         folder.path(),
         1,
         &format!(
-            "{} --listen {SERVER} --memory 256MiB --segment 4MiB --silence-timeout-ms 12000 --session-timeout-ms 2000 &
+            "{} --listen {SERVER} --insecure --memory 256MiB --segment 4MiB --silence-timeout-ms 12000 --session-timeout-ms 2000 &
             {} --server {SERVER} --name bystander --paths rdma,tcp --watch --end {}
             wait",
             program("sidestep-server").display(),
