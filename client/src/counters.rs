@@ -176,6 +176,8 @@ impl Registry {
 pub struct Stats {
     /// Of the server, by name in its order.
     pub server: Vec<(String, u64)>,
+    /// Of the server's build: `version`, `commit`, `rustc`, `features`.
+    pub facts: Vec<(String, String)>,
     /// Of this client, all its sessions summed, by name.
     pub client: Vec<(String, u64)>,
 }
@@ -208,7 +210,7 @@ mod tests {
         b.add(Count::Reconnects, 3);
         registry.leave(&a);
         assert_eq!(a.get(Count::Reconnects), 2);
-        let stats = Stats { server: Vec::new(), client: registry.sums() };
+        let stats = Stats { client: registry.sums(), ..Stats::default() };
         assert_eq!(stats.client("reconnects"), Some(5));
         assert_eq!(stats.client("no_such"), None);
     }

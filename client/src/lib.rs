@@ -65,6 +65,9 @@ mod submit;
 mod value;
 mod watch;
 
+/// This build, for `--version`.
+pub const BUILD: sidestep_build_info::Features = sidestep_build_info::Features { rdma: cfg!(feature = "rdma") };
+
 pub use buffer::RegisteredBuffer;
 pub use client::{Client, PortInfo, ServerInfo};
 pub use counters::{Effort, Stats};

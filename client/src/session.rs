@@ -200,7 +200,7 @@ impl Session {
         })?;
         let server = server.map_err(|reason| Error::Protocol { server: self.shared.server().to_owned(), reason })?;
         self.paths.publish_counters();
-        Ok(Stats { server: server.counters, client: self.shared.registry().sums() })
+        Ok(Stats { server: server.counters, facts: server.facts, client: self.shared.registry().sums() })
     }
 
     /// What this session's operations took beside their answers. Asks nobody.

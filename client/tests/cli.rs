@@ -166,10 +166,14 @@ fn load_takes_lines_and_folders() {
 fn stats_for_people_and_programs() {
     let server = start();
     ok(&sidestep(&server, &["put", "k", "v"]));
-    assert!(!ok(&sidestep(&server, &["stats"])).is_empty());
+    let text = String::from_utf8(ok(&sidestep(&server, &["stats"]))).unwrap();
+    assert!(text.starts_with(&format!("version {}, commit ", env!("CARGO_PKG_VERSION"))), "{text}");
+    let version = String::from_utf8(ok(&sidestep(&server, &["--version"]))).unwrap();
+    assert_eq!(version, format!("sidestep {}\n", sidestep_client::BUILD.line()));
     let json = ok(&sidestep(&server, &["stats", "--json"]));
     let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
     assert_eq!(json["server"]["pid"], std::process::id());
+    assert_eq!(json["build"]["features"], sidestep_client::BUILD.names());
     assert_eq!(json["paths"]["tcp"], "available");
     assert!(json["counters"].as_object().unwrap().len() > 5);
 }

@@ -26,7 +26,7 @@ use crate::limits::MAX_CONTROL_BYTES;
 /// First bytes of every handshake message.
 pub const MAGIC: [u8; 8] = *b"SIDESTEP";
 /// Version of the wire protocol.
-pub const WIRE_VERSION: u16 = 2;
+pub const WIRE_VERSION: u16 = 3;
 
 /// Fixed head of a handshake message, 16 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -211,6 +211,8 @@ pub struct Refusal {
 pub struct Stats {
     /// Names are `snake_case` with units last.
     pub counters: Vec<(String, u64)>,
+    /// Of the build: `version`, `commit`, `rustc`, `features`.
+    pub facts: Vec<(String, String)>,
 }
 
 impl Message for Hello {

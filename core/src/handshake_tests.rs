@@ -3,7 +3,7 @@ use super::*;
 /// The bytes of a message: its preamble, then `body`.
 fn framed(kind: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = b"SIDESTEP".to_vec();
-    bytes.extend([2, 0, kind, 0, body.len() as u8, 0, 0, 0]);
+    bytes.extend([3, 0, kind, 0, body.len() as u8, 0, 0, 0]);
     bytes.extend(body);
     bytes
 }
@@ -46,8 +46,8 @@ fn golden_bytes() {
     ];
     golden(welcome, 4, &[&[1; 32], &numbers.concat(), &[0, 2, 3, 4], &[5; 16], b"\x04host", b"\x01\x02no"]);
     golden(Refusal { reason: "why".into() }, 5, &[b"\x03why"]);
-    let stats = Stats { counters: vec![("keys".into(), 9)] };
-    assert_eq!(encode_body(&stats).unwrap(), b"\x01\x04keys\x09");
+    let stats = Stats { counters: vec![("keys".into(), 9)], facts: vec![("rustc".into(), "1".into())] };
+    assert_eq!(encode_body(&stats).unwrap(), b"\x01\x04keys\x09\x01\x05rustc\x011");
     let end =
         QueuePairEnd { number: 300, first_packet: 4, gid: [6; 16], lid: 7, mtu: 5, reads_served: 16, reads_issued: 8 };
     let end_bytes = [&[251, 44, 1, 4][..], &[6; 16], &[7, 5, 16, 8]].concat();

@@ -60,6 +60,9 @@ pub struct Options {
     /// Connections open at once; the next one is refused [default: 16384]
     #[arg(long, value_name = "N")]
     pub max_connections: Option<usize>,
+    /// Address that answers HTTP for /metrics (Prometheus), /health and /ready [default: none]
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<String>,
     /// How to write the log on stderr [default: text]
     #[arg(long, value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
@@ -188,6 +191,8 @@ pub struct Config {
     pub allow_uids: Vec<u32>,
     /// Connections open at once.
     pub max_connections: usize,
+    /// Address of metrics and health, over HTTP; None: nowhere.
+    pub metrics: Option<String>,
     /// How long to wait for whom.
     pub timeouts: Timeouts,
 }
@@ -212,6 +217,7 @@ impl Default for Config {
             pin: false,
             allow_uids: Vec::new(),
             max_connections: 16384,
+            metrics: None,
             timeouts: Timeouts::default(),
         }
     }
@@ -244,6 +250,7 @@ impl Options {
             pin: self.pin || file.pin,
             allow_uid: if self.allow_uid.is_empty() { file.allow_uid } else { self.allow_uid },
             max_connections: self.max_connections.or(file.max_connections),
+            metrics: self.metrics.or(file.metrics),
             log_format: self.log_format.or(file.log_format),
             handshake_timeout_ms: self.handshake_timeout_ms.or(file.handshake_timeout_ms),
             frame_timeout_ms: self.frame_timeout_ms.or(file.frame_timeout_ms),
@@ -278,6 +285,7 @@ impl Options {
             pin: self.pin,
             allow_uids: self.allow_uid,
             max_connections: self.max_connections.unwrap_or(default.max_connections),
+            metrics: self.metrics,
             timeouts: Timeouts {
                 handshake: time(self.handshake_timeout_ms, default.timeouts.handshake),
                 frame: time(self.frame_timeout_ms, default.timeouts.frame),

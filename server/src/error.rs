@@ -23,6 +23,14 @@ pub enum ServerError {
         /// Why.
         source: io::Error,
     },
+    /// The address for metrics cannot be listened on.
+    #[error("cannot listen on {address} for metrics")]
+    Metrics {
+        /// As configured.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
     /// Another server has the table, or a check.
     #[error("{} is in use by another server, or being checked", path.display())]
     InUse {

@@ -15,6 +15,7 @@ pub mod config;
 mod connection;
 mod control;
 mod error;
+mod exporter;
 mod frame;
 mod handle;
 mod input;
@@ -33,6 +34,9 @@ pub mod store;
 mod table;
 mod upkeep;
 mod worker;
+
+/// This build, for `--version`, the statistics and the metrics.
+pub const BUILD: sidestep_build_info::Features = sidestep_build_info::Features { rdma: cfg!(feature = "rdma") };
 
 pub use backing::Backing;
 pub use config::Config;

@@ -17,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 
 /// A key-value server whose readers read its memory around it
 #[derive(Parser)]
-#[command(name = "sidestep-server", version, args_conflicts_with_subcommands = true)]
+#[command(name = "sidestep-server", version = sidestep_server::BUILD.line(), args_conflicts_with_subcommands = true)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,

@@ -56,6 +56,18 @@ pub(crate) enum Carried {
 
 const CARRIED: [(Carried, &str); 2] = [(Carried::Socket, "tcp"), (Carried::Messages, "rdma_rpc")];
 
+/// Path, operation and outcome that a counter of requests is about, if it is one. Undoes what [`Metrics::report`] does.
+pub(crate) fn request_labels(name: &str) -> Option<[&'static str; 3]> {
+    CARRIED.iter().find_map(|(_, path)| {
+        let request = name.strip_prefix(path)?.strip_prefix('_')?;
+        OPS.iter().find_map(|(_, op)| {
+            let outcome = request.strip_prefix(op)?.strip_prefix('_')?;
+            let (_, outcome) = STATUSES.iter().find(|(_, status)| *status == outcome)?;
+            Some([*path, *op, *outcome])
+        })
+    })
+}
+
 /// What one worker counts of the frames that one carrier brings.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerMetrics {
@@ -207,6 +219,8 @@ mod tests {
         assert!(report.contains(&("rdma_rpc_get_ok".into(), 1)));
         assert!(report.contains(&("tcp_put_full".into(), 1)));
         assert!(!report.iter().any(|(name, _)| name == "tcp_delete_full"));
+        assert_eq!(request_labels("rdma_rpc_get_not_found"), Some(["rdma_rpc", "get", "not_found"]));
+        assert_eq!(request_labels("tcp_sent_bytes"), None);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::backing::Backing;
 use crate::config::Config;
 use crate::error::ServerError;
 use crate::handle::Handle;
+use crate::exporter::Exporter;
 use crate::metrics::Metrics;
 use crate::rdma::Rdma;
 use crate::service::{Service, ShmAddress};
@@ -35,6 +36,7 @@ pub struct Server<M: Backing = Region> {
     worker_threads: Vec<JoinHandle<()>>,
     shm: Option<FdServer>,
     upkeep: Option<Upkeep<M>>,
+    exporter: Option<Exporter>,
     /// Last, so that the folder is free only when nothing writes to the table any more.
     _folder: Option<Folder>,
 }
@@ -55,6 +57,8 @@ impl<M: Backing> Server<M> {
         let listener = TcpListener::bind(&config.listen).map_err(unusable)?;
         let address = listener.local_addr().map_err(unusable)?;
         config.check_address(address)?;
+        // Before the table, whose recovery may take its time: whoever watches sees the server live, and not ready.
+        let exporter = start_exporter(config.metrics.as_deref())?;
         let rdma = Rdma::start(&config.device, address.ip())?;
         let expose = |region: Region| {
             if let Ok(rdma) = &rdma {
@@ -76,7 +80,10 @@ impl<M: Backing> Server<M> {
                 (None, Err(format!("the server cannot offer it: {error}")))
             }
         };
-        let description = describe(address, &shm_address, &rdma, &description);
+        let mut description = describe(address, &shm_address, &rdma, &description);
+        if let Some(exporter) = &exporter {
+            description = format!("{description}; metrics: http://{}/metrics", exporter.address());
+        }
         let service = Arc::new(Service {
             store,
             sessions,
@@ -96,6 +103,7 @@ impl<M: Backing> Server<M> {
             worker_threads: Vec::new(),
             shm,
             upkeep: None,
+            exporter,
             _folder: lock,
         };
         // From here on dropping the server ends the threads that run already.
@@ -103,6 +111,10 @@ impl<M: Backing> Server<M> {
         server.upkeep = Some(Upkeep::start(server.service.store.clone()).map_err(failed)?);
         server.start_workers(&config)?;
         server.start_acceptor(listener, config.max_connections)?;
+        if let Some(exporter) = &server.exporter {
+            let service = server.service.clone();
+            exporter.serving(move || service.stats());
+        }
         Ok(server)
     }
 
@@ -152,6 +164,11 @@ impl<M: Backing> Server<M> {
         self.address
     }
 
+    /// The address that answers for metrics, if one does.
+    pub fn metrics_addr(&self) -> Option<SocketAddr> {
+        self.exporter.as_ref().map(Exporter::address)
+    }
+
     /// One line for people and scripts: `listening on ADDR; paths: …; table: …`.
     pub fn description(&self) -> &str {
         &self.description
@@ -180,6 +197,9 @@ impl<M: Backing> Server<M> {
 
     fn end(&mut self) {
         let running = self.upkeep.is_some();
+        if let Some(exporter) = &self.exporter {
+            exporter.stopping();
+        }
         // Bound until no reader takes this table for the one of whoever is at the address next.
         let _listener = self.acceptor.take().and_then(|(handle, thread)| {
             handle.stop();
@@ -198,6 +218,7 @@ impl<M: Backing> Server<M> {
         if let Some(shm) = self.shm.take() {
             shm.stop();
         }
+        self.exporter = None;
         if running {
             info!("stopped");
         }
@@ -208,6 +229,11 @@ impl<M: Backing> Drop for Server<M> {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+fn start_exporter(address: Option<&str>) -> Result<Option<Exporter>, ServerError> {
+    let failed = |address: &str, source| ServerError::Metrics { address: address.to_owned(), source };
+    address.map(|address| Exporter::start(address).map_err(|source| failed(address, source))).transpose()
 }
 
 fn join<T>(thread: JoinHandle<T>, what: &str) -> Option<T> {

@@ -202,7 +202,8 @@ impl<M: Backing> Service<M> {
         counters.push(("sessions".into(), self.sessions.len() as u64));
         counters.extend(self.access.stats());
         counters.extend(self.store.stats());
-        Stats { counters }
+        let facts = crate::BUILD.facts().map(|(name, fact)| (name.to_owned(), fact.to_owned()));
+        Stats { counters, facts: facts.into() }
     }
 }
 

@@ -119,7 +119,7 @@ proptest! {
         let mut item = Vec::new();
         let header = ComposeHeader { state: LinkState::Current, version: 7, expires_ms: 0 };
         item::compose(&mut item, b"a key", &[3; 100], header, 42);
-        let stats = Stats { counters: vec![("name".into(), 5), ("other".into(), u64::MAX)] };
+        let stats = Stats { counters: vec![("name".into(), 5), ("other".into(), u64::MAX)], facts: vec![("a".into(), "b".into())] };
         let refusal = handshake::encode(&Refusal { reason: "because".into() }).expect("it is short");
         let stats = handshake::encode_body(&stats).expect("it is short");
         for good in [item, refusal, stats] {

@@ -1,5 +1,6 @@
 //! Real server processes, real signals, clients on both paths.
 
+use std::io::{Read, Write};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -134,6 +135,26 @@ fn shm_reads_take_no_server_time() {
         assert!(session.get("no such key").unwrap().is_none());
     }
     assert_eq!(server.cpu_ticks(), before, "clock ticks of the server process");
+}
+
+/// Metrics cost nothing while nobody asks, and a question is answered.
+#[test]
+fn an_observed_server_that_is_idle_takes_no_time() {
+    let server = ServerProcess::start("127.0.0.1:0", &arguments(&["--metrics", "127.0.0.1:0"]));
+    let metrics = server.line().trim().rsplit_once("http://").expect("an address").1.trim_end_matches("/metrics");
+    let client = client(server.address(), Path::Shm);
+    let mut session = client.session().unwrap();
+    session.put("key", "value").unwrap();
+    let before = server.idle_ticks();
+    for _ in 0..300_000 {
+        assert!(session.get("key").unwrap().is_some());
+    }
+    assert_eq!(server.cpu_ticks(), before, "clock ticks of the server process");
+    let mut stream = std::net::TcpStream::connect(metrics).unwrap();
+    stream.write_all(b"GET /ready HTTP/1.1\r\n\r\n").unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert!(reply.starts_with("HTTP/1.1 200 OK\r\n") && reply.ends_with("ready\n"), "{reply}");
 }
 
 /// A memfd dies with its server: an old reader must not go on with it beside a new server's writes.

@@ -25,7 +25,7 @@ use crate::server::ServerArgs;
 #[derive(Debug, Parser)]
 #[command(
     name = "sidestep",
-    version,
+    version = sidestep_client::BUILD.line(),
     after_help = "Exit codes: 0 done, 1 not found or version mismatch, 2 usage, 3 cannot reach or refused, 4 full, \
                   5 too large, 6 outcome unknown, 7 RDMA would not work (doctor).\nRUST_LOG sets what is logged on standard error (default: warn)."
 )]

@@ -1,0 +1,175 @@
+//! What each counter of the statistics is called in Prometheus: the one table of them.
+//!
+//! Names follow <https://prometheus.io/docs/practices/naming/>: base units, the unit last, `_total` for what only grows.
+//! `text` puts `sidestep_` in front, and unit and `_total` behind.
+
+/// Whether a value only grows, from the start of the process on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Counter,
+    Gauge,
+}
+use Kind::{Counter, Gauge};
+
+/// The unit in the name, and what the statistics count in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Measure {
+    Number,
+    Bytes,
+    /// Counted in so many a second; told in seconds.
+    Seconds(u32),
+}
+use Measure::{Bytes, Number, Seconds};
+
+/// A family of metrics that differ by labels.
+#[derive(Debug)]
+pub(super) struct Family {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) measure: Measure,
+    pub(super) help: &'static str,
+    /// The label's name, empty if there is none.
+    pub(super) label: &'static str,
+    /// Names in the statistics, each with the label's value.
+    pub(super) from: &'static [(&'static str, &'static str)],
+}
+
+const fn family(
+    name: &'static str,
+    kind: Kind,
+    measure: Measure,
+    help: &'static str,
+    label: &'static str,
+    from: &'static [(&'static str, &'static str)],
+) -> Family {
+    Family { name, kind, measure, help, label, from }
+}
+
+/// Every family but those of requests, which have three labels, and of the build.
+pub(super) const FAMILIES: &[Family] = &[
+    family("uptime", Gauge, Seconds(1000), "Time since the start", "", &[("uptime_ms", "")]),
+    family(
+        "cpu",
+        Counter,
+        Seconds(1_000_000),
+        "CPU time of all threads",
+        "mode",
+        &[("process_cpu_user_us", "user"), ("process_cpu_system_us", "system")],
+    ),
+    family("connections", Gauge, Number, "Connections open now", "", &[("connections", "")]),
+    family("connections_opened", Counter, Number, "Connections accepted", "", &[("connections_opened", "")]),
+    family(
+        "connections_failed",
+        Counter,
+        Number,
+        "Connections that the server ended, by cause",
+        "cause",
+        &[
+            ("connections_refused", "refused"),
+            ("connections_malformed", "malformed"),
+            ("connections_timed_out", "timed_out"),
+        ],
+    ),
+    family("sessions", Gauge, Number, "Sessions, with those that wait for their client", "", &[("sessions", "")]),
+    family(
+        "received",
+        Counter,
+        Bytes,
+        "Bytes of requests",
+        "path",
+        &[("tcp_received_bytes", "tcp"), ("rdma_rpc_received_bytes", "rdma_rpc")],
+    ),
+    family(
+        "sent",
+        Counter,
+        Bytes,
+        "Bytes of replies",
+        "path",
+        &[("tcp_sent_bytes", "tcp"), ("rdma_rpc_sent_bytes", "rdma_rpc")],
+    ),
+    family(
+        "repeated_writes",
+        Counter,
+        Number,
+        "Writes that came again and were not done again",
+        "path",
+        &[("tcp_repeated_writes", "tcp"), ("rdma_rpc_repeated_writes", "rdma_rpc")],
+    ),
+    family("rdma_rpc_channels", Gauge, Number, "Message channels open now", "", &[("rdma_rpc_channels", "")]),
+    family(
+        "rdma_rpc_messages",
+        Counter,
+        Number,
+        "Messages of all channels",
+        "direction",
+        &[("rdma_rpc_messages_received", "received"), ("rdma_rpc_messages_sent", "sent")],
+    ),
+    family("keys", Gauge, Number, "Keys, with expired ones that nobody has met", "", &[("keys", "")]),
+    family("subtables", Gauge, Number, "Subtables of the index", "", &[("subtables", "")]),
+    family("directory_depth", Gauge, Number, "Levels of the directory", "", &[("directory_depth", "")]),
+    family("memory", Gauge, Bytes, "Size of the address space", "", &[("memory_bytes", "")]),
+    family("memory_usable", Gauge, Bytes, "Of the space, what is in use", "", &[("memory_usable_bytes", "")]),
+    family("memory_free", Gauge, Bytes, "Of that, free outside of slabs", "", &[("memory_free_bytes", "")]),
+    family("segment", Gauge, Bytes, "Size of a segment", "", &[("segment_bytes", "")]),
+    family("segments", Gauge, Number, "Segments in use", "", &[("segments", "")]),
+    family("extents", Gauge, Number, "Extents in use", "", &[("extents", "")]),
+    family("extent", Gauge, Bytes, "Bytes of extents in use", "", &[("extent_bytes", "")]),
+    family("extents_held", Gauge, Number, "Extents that replies are sent from", "", &[("extents_held", "")]),
+    family("slabs", Gauge, Number, "Slabs in use", "", &[("slabs", "")]),
+    family("version_ceiling", Gauge, Number, "No item ever had a version above it", "", &[("version_ceiling", "")]),
+    family(
+        "table_writes",
+        Counter,
+        Number,
+        "Writes to the table",
+        "kind",
+        &[("inserts", "insert"), ("updates", "update"), ("deletes", "delete")],
+    ),
+    family("splits", Counter, Number, "Subtables that were split", "", &[("splits", "")]),
+    family("directory_doublings", Counter, Number, "Times the directory doubled", "", &[("directory_doublings", "")]),
+    family(
+        "writes_refused_full",
+        Counter,
+        Number,
+        "Writes refused for want of memory",
+        "",
+        &[("writes_refused_full", "")],
+    ),
+    family(
+        "version_mismatches",
+        Counter,
+        Number,
+        "Conditional writes that met another version",
+        "",
+        &[("version_mismatches", "")],
+    ),
+    family(
+        "large_values_hashed_again",
+        Counter,
+        Number,
+        "Large values whose key was written while they arrived",
+        "",
+        &[("large_values_hashed_again", "")],
+    ),
+    family("growth_waits", Counter, Number, "Writes that waited for memory", "", &[("growth_waits", "")]),
+    family("growth_failures", Counter, Number, "Times that the storage refused", "", &[("growth_failures", "")]),
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_are_once_and_without_the_unit() {
+        let mut seen = HashSet::new();
+        for family in FAMILIES {
+            assert!(seen.insert((family.name, family.measure)), "{} twice", family.name);
+            assert!(!family.name.ends_with("_bytes") && !family.name.ends_with("_total"), "{}", family.name);
+            assert_eq!(family.label.is_empty(), family.from.len() == 1, "{}", family.name);
+        }
+        let from: Vec<_> = FAMILIES.iter().flat_map(|family| family.from).map(|(name, _)| name).collect();
+        assert_eq!(from.iter().collect::<HashSet<_>>().len(), from.len(), "a counter in two families");
+    }
+}
