@@ -135,7 +135,7 @@ impl Session {
     }
 
     /// Pushes `count` requests, sending and handing out answers as it goes, until all have ended.
-    fn stream<'a>(
+    pub(crate) fn stream<'a>(
         &mut self,
         count: usize,
         request: impl Fn(usize) -> Request<'a>,

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use sidestep_core::handshake::Welcome;
 use sidestep_core::limits::MAX_CONTROL_BYTES;
 use sidestep_core::message::{Op, ReplyHeader, Status};
+use sidestep_core::scan::PAGE_OVERHEAD_BYTES;
 use tracing::{info, warn};
 
 use crate::backoff::Backoff;
@@ -204,7 +205,7 @@ impl Control {
     }
 
     fn hand_out(&mut self, on: Handler<'_>) -> Result<usize, Lost> {
-        let limit = self.welcome.max_value_bytes.max(MAX_CONTROL_BYTES);
+        let limit = self.welcome.max_value_bytes.max(MAX_CONTROL_BYTES).saturating_add(PAGE_OVERHEAD_BYTES);
         let path = self.path();
         let mut answers = 0;
         loop {
@@ -321,7 +322,7 @@ impl Control {
         let (mut ended, mut unknown) = (0, 0);
         self.pipeline.abandon(|asked, sent| {
             ended += 1;
-            if sent && matches!(asked.op, Op::Put | Op::Delete) {
+            if sent && asked.op.is_write() {
                 unknown += 1;
                 on(asked.id, Err(Error::OutcomeUnknown(error.to_string())));
             } else {
@@ -346,9 +347,9 @@ fn read_answer<'a>(
     match Status::from_wire(header.status) {
         Some(Status::Ok) => Ok(match asked.op {
             Op::Get => Answer::Value(value, Meta { version, path, value_bytes: value.len() }),
-            Op::Put => Answer::Written { version },
+            Op::Put | Op::Flush => Answer::Written { version },
             Op::Delete => Answer::Removed { version },
-            Op::Ping | Op::Stats | Op::Connect => Answer::Echo(value),
+            Op::Ping | Op::Stats | Op::Connect | Op::Scan => Answer::Echo(value),
         }),
         Some(Status::NotFound) => Ok(Answer::Absent),
         Some(Status::VersionMismatch) => Err(Error::VersionMismatch { found: version }),
@@ -368,12 +369,12 @@ fn read_answer<'a>(
 
 fn count_answer(counters: &Counters, path: Path, op: Op, answer: &Result<Answer<'_>, Error>) {
     let (tcp, messages) = match (op, answer) {
+        (_, Ok(Answer::Echo(_))) | (Op::Flush, Ok(_)) => return,
         (_, Ok(Answer::Value(..))) => (Count::TcpGetFound, Count::RpcGetFound),
         (_, Ok(Answer::Written { .. })) => (Count::TcpPutOk, Count::RpcPutOk),
         (_, Ok(Answer::Removed { .. })) => (Count::TcpDeleteOk, Count::RpcDeleteOk),
         (Op::Get, Ok(Answer::Absent)) => (Count::TcpGetAbsent, Count::RpcGetAbsent),
         (_, Ok(Answer::Absent)) => (Count::TcpDeleteAbsent, Count::RpcDeleteAbsent),
-        (_, Ok(Answer::Echo(_))) => return,
         (_, Err(Error::VersionMismatch { .. })) => (Count::TcpVersionMismatch, Count::RpcVersionMismatch),
         (_, Err(Error::OutcomeUnknown(_))) => (Count::OutcomesUnknown, Count::OutcomesUnknown),
         (_, Err(_)) => (Count::TcpOtherErrors, Count::RpcOtherErrors),

@@ -59,6 +59,7 @@ mod rdma;
 #[path = "no_rdma.rs"]
 mod rdma;
 mod receive;
+mod scan;
 mod session;
 mod shm;
 mod submit;
@@ -73,7 +74,9 @@ pub use client::{Client, PortInfo, ServerInfo};
 pub use counters::{Effort, Stats};
 pub use error::Error;
 pub use options::{Options, Path, PathMode, PutOptions};
+pub use scan::ScanCursor;
 pub use session::Session;
+pub use sidestep_core::scan::Record;
 pub use value::{Answer, Completion, Meta, Ticket, Value};
 
 /// The README's Rust block, as a test.

@@ -35,12 +35,8 @@ impl<'a> Request<'a> {
     }
 
     pub(crate) fn is_write(&self) -> bool {
-        is_write(self.op)
+        self.op.is_write()
     }
-}
-
-fn is_write(op: Op) -> bool {
-    matches!(op, Op::Put | Op::Delete)
 }
 
 /// A request that is in flight, or was and waits for those before it.
@@ -97,7 +93,7 @@ impl Pipeline {
     pub(crate) fn writes_are_full(&mut self) -> bool {
         self.oldest_write_id = self.oldest_write_id.max(self.first_id);
         while let Some(request) = self.requests.get((self.oldest_write_id - self.first_id) as usize) {
-            if is_write(request.op) && !request.answered {
+            if request.op.is_write() && !request.answered {
                 return self.last_sequence + 1 - request.sequence >= MAX_WRITES_IN_FLIGHT as u64;
             }
             self.oldest_write_id += 1;
@@ -196,7 +192,7 @@ impl Pipeline {
         for index in 0..self.requests.len() {
             let id = self.first_id + index as u64;
             let request = self.requests[index];
-            if request.answered || resumed || !is_write(request.op) {
+            if request.answered || resumed || !request.op.is_write() {
                 continue;
             }
             // A server applies whole requests only, so one that was not sent to its last byte was not applied.

@@ -210,7 +210,7 @@ impl Session {
     }
 
     /// One request to the server, its answer waited for.
-    fn call(&mut self, request: &Request<'_>, on: impl FnOnce(Answer<'_>)) -> Result<(), Error> {
+    pub(crate) fn call(&mut self, request: &Request<'_>, on: impl FnOnce(Answer<'_>)) -> Result<(), Error> {
         self.settle_request()?;
         if request.is_write() {
             self.make_room_for_write();

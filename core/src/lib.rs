@@ -9,3 +9,4 @@ pub mod location;
 pub mod lookup;
 pub mod memory;
 pub mod message;
+pub mod scan;

@@ -25,6 +25,10 @@ pub enum Op {
     /// Connect a queue pair. No key; the value is a bincode [`crate::handshake::QueuePairRequest`], the reply's a
     /// [`crate::handshake::QueuePairReply`].
     Connect = 6,
+    /// Read the next page of all keys; see [`crate::scan`].
+    Scan = 7,
+    /// Remove all keys from a hash on; see [`crate::scan`].
+    Flush = 8,
 }
 
 impl Op {
@@ -37,8 +41,15 @@ impl Op {
             4 => Self::Ping,
             5 => Self::Stats,
             6 => Self::Connect,
+            7 => Self::Scan,
+            8 => Self::Flush,
             _ => return None,
         })
+    }
+
+    /// Whether it changes the table: it has a sequence number, and a reply that is remembered.
+    pub fn is_write(self) -> bool {
+        matches!(self, Self::Put | Self::Delete | Self::Flush)
     }
 }
 
@@ -171,8 +182,8 @@ mod tests {
 
     #[test]
     fn wire_bytes_are_what_they_were() {
-        for (byte, op) in [(1, Op::Get), (2, Op::Put), (3, Op::Delete), (4, Op::Ping), (5, Op::Stats), (6, Op::Connect)]
-        {
+        let ops = [Op::Get, Op::Put, Op::Delete, Op::Ping, Op::Stats, Op::Connect, Op::Scan, Op::Flush];
+        for (byte, op) in (1..).zip(ops) {
             assert_eq!((op as u8, Op::from_wire(byte)), (byte, Some(op)));
         }
         use Status::{

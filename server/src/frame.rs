@@ -2,6 +2,7 @@
 
 use sidestep_core::limits::MAX_KEY_BYTES;
 use sidestep_core::message::{FLAG_CONDITIONAL, Op, REQUEST_BYTES, RequestHeader};
+use sidestep_core::scan::{FLUSH_REQUEST_BYTES, SCAN_REQUEST_BYTES};
 use thiserror::Error;
 use zerocopy::FromBytes;
 
@@ -51,7 +52,7 @@ pub(crate) enum Frame<'a> {
 /// What is wrong with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Malformed {
-    #[error("expected an operation from 1 to 6, found {0}")]
+    #[error("expected an operation from 1 to 8, found {0}")]
     Op(u8),
     #[error("expected flags 0, or 1 for a put or delete, found {0:#x}")]
     Flags(u8),
@@ -61,6 +62,8 @@ pub(crate) enum Malformed {
     Key(Op, u16),
     #[error("expected no value in a {0:?} request, found {1} bytes")]
     Value(Op, u32),
+    #[error("expected a value of {1} bytes in a {0:?} request, found {2}")]
+    Length(Op, usize, u32),
     #[error("expected a sequence number from 1 on in a write, found 0")]
     Sequence,
 }
@@ -92,25 +95,29 @@ pub(crate) fn next(bytes: &[u8], max_value_bytes: u32) -> Frame<'_> {
 
 fn check(header: &RequestHeader) -> Result<Op, Malformed> {
     let op = Op::from_wire(header.op).ok_or(Malformed::Op(header.op))?;
-    let write = matches!(op, Op::Put | Op::Delete);
-    let allowed = if write { FLAG_CONDITIONAL } else { 0 };
+    let allowed = if matches!(op, Op::Put | Op::Delete) { FLAG_CONDITIONAL } else { 0 };
     if header.flags & !allowed != 0 {
         return Err(Malformed::Flags(header.flags));
     }
-    if write && header.sequence.get() == 0 {
+    if op.is_write() && header.sequence.get() == 0 {
         return Err(Malformed::Sequence);
     }
     match op {
         Op::Get | Op::Put | Op::Delete if header.key_bytes.get() == 0 => return Err(Malformed::NoKey),
-        Op::Ping | Op::Stats | Op::Connect if header.key_bytes.get() != 0 => {
+        Op::Ping | Op::Stats | Op::Connect | Op::Flush if header.key_bytes.get() != 0 => {
             return Err(Malformed::Key(op, header.key_bytes.get()));
         }
         _ => {}
     }
+    let value_bytes = header.value_bytes.get();
+    let exactly = |bytes: usize| match value_bytes as usize == bytes {
+        true => Ok(op),
+        false => Err(Malformed::Length(op, bytes, value_bytes)),
+    };
     match op {
-        Op::Get | Op::Delete | Op::Stats if header.value_bytes.get() != 0 => {
-            Err(Malformed::Value(op, header.value_bytes.get()))
-        }
+        Op::Get | Op::Delete | Op::Stats if value_bytes != 0 => Err(Malformed::Value(op, value_bytes)),
+        Op::Scan => exactly(SCAN_REQUEST_BYTES),
+        Op::Flush => exactly(FLUSH_REQUEST_BYTES),
         _ => Ok(op),
     }
 }
@@ -165,13 +172,18 @@ mod tests {
         assert!(matches!(next(&frame(4, 0, b"", MAX, 0), MAX), Frame::TooLarge(Op::Ping, 77, _)));
         for (bytes, wrong) in [
             (frame(0, 0, b"k", 0, 0), Malformed::Op(0)),
-            (frame(7, 0, b"k", 0, 0), Malformed::Op(7)),
+            (frame(9, 0, b"k", 0, 0), Malformed::Op(9)),
             (frame(1, 1, b"k", 0, 0), Malformed::Flags(1)),
             (frame(2, 2, b"k", 0, 1), Malformed::Flags(2)),
             (frame(1, 0, b"", 0, 0), Malformed::NoKey),
             (frame(4, 0, b"k", 0, 0), Malformed::Key(Op::Ping, 1)),
             (frame(1, 0, b"k", 1, 0), Malformed::Value(Op::Get, 1)),
             (frame(2, 0, b"k", 0, 0), Malformed::Sequence),
+            (frame(7, 0, b"k", 15, 0), Malformed::Length(Op::Scan, 16, 15)),
+            (frame(8, 0, b"", 8, 0), Malformed::Sequence),
+            (frame(8, 0, b"k", 8, 1), Malformed::Key(Op::Flush, 1)),
+            (frame(8, 0, b"", 9, 1), Malformed::Length(Op::Flush, 8, 9)),
+            (frame(8, 1, b"", 8, 1), Malformed::Flags(1)),
         ] {
             assert!(matches!(next(&bytes, MAX), Frame::Malformed(77, found) if found == wrong), "{wrong}");
         }
@@ -179,7 +191,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_give_a_frame_within_them(bytes in proptest::collection::vec(any::<u8>(), 0..200), op in 0u8..8) {
+        fn any_bytes_give_a_frame_within_them(bytes in proptest::collection::vec(any::<u8>(), 0..200), op in 0u8..10) {
             let mut bytes = bytes;
             if let [first, flags, ..] = &mut bytes[..] {
                 (*first, *flags) = (op, *flags & 1);

@@ -26,6 +26,7 @@ mod rdma;
 #[cfg(not(feature = "rdma"))]
 #[path = "no_rdma.rs"]
 mod rdma;
+mod scan;
 mod server;
 mod service;
 mod sessions;

@@ -26,13 +26,15 @@ impl Counter {
     }
 }
 
-const OPS: [(Op, &str); 6] = [
+const OPS: [(Op, &str); 8] = [
     (Op::Get, "get"),
     (Op::Put, "put"),
     (Op::Delete, "delete"),
     (Op::Ping, "ping"),
     (Op::Stats, "stats"),
     (Op::Connect, "connect"),
+    (Op::Scan, "scan"),
+    (Op::Flush, "flush"),
 ];
 const STATUSES: [(Status, &str); 10] = [
     (Status::Ok, "ok"),

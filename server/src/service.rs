@@ -15,6 +15,7 @@ use crate::frame::{LARGE_VALUE_BYTES, Request, expected};
 use crate::metrics::{Metrics, WorkerMetrics};
 use crate::output::Output;
 use crate::rdma::{Connected, Messages, Rdma};
+use crate::scan;
 use crate::sessions::{Applied, Attached, Outcome, Sessions};
 use crate::store::{Got, Reservation, Store, WriteError};
 
@@ -104,7 +105,8 @@ impl<M: Backing> Service<M> {
             }
             // The connection, which the queue pair belongs to, has done it.
             Op::Connect => Status::BadRequest,
-            Op::Put | Op::Delete => {
+            Op::Scan => scan::answer(&self.store, request, caller.guard, caller.output),
+            Op::Put | Op::Delete | Op::Flush => {
                 let write = || self.write(request);
                 return caller.write(request.op, request.header, write);
             }
@@ -157,6 +159,9 @@ impl<M: Backing> Service<M> {
                 Some(version) => Outcome { status: Status::Ok, version },
                 None => Outcome { status: Status::NotFound, version: 0 },
             });
+        }
+        if request.op == Op::Flush {
+            return Ok(Outcome { status: Status::Ok, version: scan::flush(&self.store, request).0 });
         }
         let expires_ms = request.header.expires_ms.get();
         let version = self.store.put(request.key, request.value, request.expect(), expires_ms)?;

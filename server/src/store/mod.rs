@@ -18,6 +18,7 @@ mod read;
 mod recover;
 mod reserve;
 mod runs;
+mod scan;
 mod settle;
 mod space;
 mod split;
@@ -41,6 +42,7 @@ pub use evict::Eviction;
 pub use read::{Got, Hold};
 pub use recover::RecoveryReport;
 pub use reserve::Reservation;
+pub use scan::{Met, ScanFrom};
 
 use ahead::Ahead;
 use counters::Counters;

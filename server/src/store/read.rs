@@ -87,9 +87,21 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             return Got::Absent;
         }
         self.touch(item.slot);
-        let value_bytes = item.header.value_bytes;
-        let value_word = item.location.word() + item::value_offset(key.len()) as u64 / 8;
-        let version = item.header.version;
+        let Header { version, value_bytes, .. } = item.header;
+        self.copy_or_hold(item.location, key.len(), version, value_bytes, copy_limit, reply)
+    }
+
+    /// An item's value, appended or held. Under the pin under which the item was found.
+    pub(super) fn copy_or_hold(
+        &self,
+        location: Location,
+        key_bytes: usize,
+        version: u64,
+        value_bytes: u32,
+        copy_limit: usize,
+        reply: &mut Vec<u8>,
+    ) -> Got {
+        let value_word = location.word() + item::value_offset(key_bytes) as u64 / 8;
         if value_bytes as usize <= copy_limit {
             let start = reply.len();
             reply.resize(start + item::pad(value_bytes as usize), 0);
@@ -97,7 +109,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             reply.truncate(start + value_bytes as usize);
             return Got::Copied { version, value_bytes };
         }
-        let address = item.location.address();
+        let address = location.address();
         self.space.lock().extents.hold(address);
         Got::Held(Hold { space: self.space.clone(), address, version, offset: value_word * 8, value_bytes })
     }
@@ -151,7 +163,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
     }
 
     /// The newest item of a chain that is linearized. It ends: only a writer makes it longer.
-    fn follow(&self, mut item: Item) -> Option<Item> {
+    pub(super) fn follow(&self, mut item: Item) -> Option<Item> {
         while item.header.link.state() == LinkState::Forward {
             let location = item.header.link.successor();
             let header = self.header(location);

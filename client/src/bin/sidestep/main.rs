@@ -3,7 +3,9 @@
 mod cas;
 mod del;
 mod doctor;
+mod dump;
 mod failure;
+mod flush;
 mod get;
 mod load;
 mod mget;
@@ -44,6 +46,8 @@ enum Command {
     Cas(cas::Args),
     Mget(mget::Args),
     Load(load::Args),
+    Dump(dump::Args),
+    Flush(flush::Args),
     Stats(stats::Args),
     Ping(ping::Args),
     Doctor(doctor::Args),
@@ -73,6 +77,8 @@ fn run(args: &Args) -> Result<(), Failure> {
         Command::Cas(args) => cas::run(server, args),
         Command::Mget(args) => mget::run(server, args),
         Command::Load(args) => load::run(server, args),
+        Command::Dump(args) => dump::run(server, args),
+        Command::Flush(args) => flush::run(server, args),
         Command::Stats(args) => stats::run(server, args),
         Command::Ping(args) => ping::run(server, args),
         Command::Doctor(args) => doctor::run(server, args),

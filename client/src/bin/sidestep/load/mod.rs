@@ -1,12 +1,13 @@
 //! `sidestep load FILE`
 
+mod dump;
 mod folder;
 mod jsonl;
 mod progress;
 mod tsv;
 
 use std::fs::File;
-use std::io::{BufReader, Read, stdin};
+use std::io::{BufRead, BufReader, Read, stdin};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -22,11 +23,13 @@ use crate::server::ServerArgs;
 const BATCH_PAIRS: usize = 1024;
 const BATCH_BYTES: usize = 4 << 20;
 
-/// Write many keys: from lines of key, tab, value; from lines of JSON; or from the files of a folder
+/// Write many keys: from lines of key, tab, value; from lines of JSON; from the files of a folder; or from a dump
 ///
 /// tsv: KEY TAB VALUE a line; \t \n \r \\ stand for tab, line feed, carriage return and backslash; with --hex both
 /// are hexadecimal. jsonl: {"key": …, "value": …} a line, either as key_hex or value_hex in hexadecimal; a value
 /// that is no string is stored as its JSON text. Folder: a file's path in the folder is its key, its content the value.
+/// dump: what `sidestep dump` wrote, with the expiry of each key; versions are new. It is told by its first bytes. A file
+/// is checked from end to end before anything is written; of standard input, each block before it is written.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Args {
@@ -41,6 +44,7 @@ pub(crate) struct Args {
 enum Format {
     Tsv,
     Jsonl,
+    Dump,
 }
 
 /// A key and its value.
@@ -50,6 +54,9 @@ type Pairs = Box<dyn Iterator<Item = Result<Pair, Failure>>>;
 
 pub(crate) fn run(server: &ServerArgs, args: &Args) -> Result<(), Failure> {
     let progress = Progress::default();
+    if let Some(input) = open_dump(&args.file, args.format, &progress)? {
+        return dump::load(server, input, &progress);
+    }
     let pairs = open(&args.file, args.format, server.hex, &progress)?;
     let mut session = server.session()?;
     progress.start();
@@ -61,6 +68,39 @@ pub(crate) fn run(server: &ServerArgs, args: &Args) -> Result<(), Failure> {
     loader.flush()?;
     progress.finish(started.elapsed());
     Ok(())
+}
+
+/// The input, if it is a dump. One in a file is whole.
+fn open_dump(file: &Path, format: Option<Format>, progress: &Progress) -> Result<Option<Box<dyn BufRead>>, Failure> {
+    let attempt = || format!("read {}", file.display());
+    if file.is_dir() || !matches!(format, None | Some(Format::Dump)) {
+        return Ok(None);
+    }
+    if file.as_os_str() == "-" {
+        // Peeked at through the buffer that standard input keeps.
+        let begins = begins_as_dump(stdin().lock().fill_buf().map_err(Failure::io(attempt()))?);
+        let input = || Box::new(BufReader::new(Counted::new(stdin().lock(), progress))) as Box<dyn BufRead>;
+        return Ok((format.is_some() || begins).then(input));
+    }
+    let opened = File::open(file).map_err(Failure::io(format!("open {}", file.display())))?;
+    let file_bytes = opened.metadata().ok().filter(|meta| meta.is_file()).map(|meta| meta.len());
+    // What is taken out of a pipe to look at it is gone.
+    if format.is_none() && file_bytes.is_none() {
+        return Ok(None);
+    }
+    let mut input = BufReader::with_capacity(1 << 20, opened);
+    if format.is_none() && !begins_as_dump(input.fill_buf().map_err(Failure::io(attempt()))?) {
+        return Ok(None);
+    }
+    if let Some(bytes) = file_bytes {
+        progress.expect_bytes(bytes);
+        dump::check(&mut input)?;
+    }
+    Ok(Some(Box::new(BufReader::new(Counted::new(input, progress)))))
+}
+
+fn begins_as_dump(bytes: &[u8]) -> bool {
+    bytes.starts_with(&crate::dump::file::MAGIC)
 }
 
 fn open(file: &Path, format: Option<Format>, hex: bool, progress: &Progress) -> Result<Pairs, Failure> {
