@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
+use sd_notify::NotifyState;
 use sidestep_server::access::Tokens;
 use sidestep_server::config::{LogFormat, Options};
 use sidestep_server::{Config, Server, ServerError, check_folder};
@@ -78,6 +79,7 @@ fn serve(options: Options) -> Result<ExitCode, ServerError> {
     let server = Server::start(config)?;
     // Whoever started the server may have closed the pipe; that is no reason not to serve.
     let _ = writeln!(std::io::stdout(), "{}", server.description());
+    tell_systemd(&[NotifyState::Ready, NotifyState::Status(server.description())]);
     let signal = signals.forever().find(|&signal| {
         if signal == SIGHUP {
             read_tokens_again(&server, token_file.as_deref());
@@ -85,6 +87,7 @@ fn serve(options: Options) -> Result<ExitCode, ServerError> {
         signal != SIGHUP
     });
     info!(?signal, "stopping");
+    tell_systemd(&[NotifyState::Stopping]);
     end_at_once_on_a_second_signal()?;
     server.stop();
     Ok(ExitCode::SUCCESS)
@@ -102,6 +105,13 @@ fn read_tokens_again(server: &Server, file: Option<&Path>) {
             info!(file = %file.display(), "SIGHUP: the tokens are those of the file now");
         }
         Err(error) => error!(error = with_sources(&error), "SIGHUP: the tokens stay what they were"),
+    }
+}
+
+/// Does nothing unless it is a service of `Type=notify`.
+fn tell_systemd(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!(%error, "cannot tell systemd how the server is");
     }
 }
 

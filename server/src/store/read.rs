@@ -72,7 +72,7 @@ pub(super) struct Item {
     pub(super) location: Location,
     pub(super) header: Header,
     /// Word of the slot that led to it.
-    slot: u64,
+    pub(super) slot: u64,
 }
 
 impl<M: MemoryMut + Send + Sync + 'static> Store<M> {

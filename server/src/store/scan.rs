@@ -139,7 +139,8 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             if let Some(ahead) = used.get(i + PREFETCH) {
                 prefetch(ahead);
             }
-            let found = Item { location: *location, header: self.header(*location) };
+            // Its slot is of use for marking a use, which a scan is not.
+            let found = Item { location: *location, header: self.header(*location), slot: 0 };
             let item = match found.header.link.state() {
                 LinkState::Current => Some(found),
                 LinkState::Dead => None,
