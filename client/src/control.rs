@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use sidestep_core::handshake::Welcome;
 use sidestep_core::limits::MAX_CONTROL_BYTES;
-use sidestep_core::message::{Op, ReplyHeader, Status};
+use sidestep_core::message::{Op, Status};
 use sidestep_core::scan::PAGE_OVERHEAD_BYTES;
 use tracing::{info, warn};
 
+use crate::answers::{count_answer, read_answer};
 use crate::backoff::Backoff;
 use crate::client::Shared;
 use crate::counters::{Count, Counters};
@@ -18,13 +19,16 @@ use crate::dial::{Identity, dial};
 use crate::error::{ConnectError, Error};
 use crate::link::Link;
 use crate::options::Path;
-use crate::pipeline::{Asked, Pipeline, Request};
+use crate::pipeline::{Lent, Pipeline, Request};
 use crate::receive::{Front, ReceiveBuffer};
-use crate::value::{Answer, Meta};
+use crate::value::Answer;
 use crate::watch::Watched;
 
 /// Who is told of each answer: the request's id and how it ended.
 pub(crate) type Handler<'h> = &'h mut dyn FnMut(u64, Result<Answer<'_>, Error>);
+
+/// Values that are lent at once have no more bytes than this together, a single one excepted: their memory is pinned.
+const MOST_LENT_BYTES: usize = 64 << 20;
 
 /// Why a step on the connection failed.
 enum Lost {
@@ -47,6 +51,7 @@ pub(crate) struct Control {
     shared: Arc<Shared>,
     counters: Arc<Counters>,
     client_id: u64,
+    /// Dropped before the pipeline, which holds what the server may read by the link's queue pair.
     link: Option<Link>,
     welcome: Welcome,
     /// Counts connections, so that others notice a new one.
@@ -57,6 +62,8 @@ pub(crate) struct Control {
     channel_lost: Option<String>,
     /// The same, once it is known that the server was there all the time.
     channel_error: Option<String>,
+    /// Whether large values are lent to the server, where a message channel allows that.
+    lends: bool,
     /// Since when the connection has been lost without an answer in between.
     lost_since: Option<Instant>,
 }
@@ -78,6 +85,7 @@ impl Control {
             received: ReceiveBuffer::default(),
             channel_lost: None,
             channel_error: None,
+            lends: true,
             lost_since: None,
         })
     }
@@ -150,7 +158,40 @@ impl Control {
         if self.link.is_some() && !self.stands() && self.pipeline.waiting() == 0 {
             self.drop_link();
         }
-        self.pipeline.push(request)
+        let lent = self.lend(request);
+        self.pipeline.push(request, lent)
+    }
+
+    /// Puts the value of a large put where the server may read it by itself.
+    fn lend(&mut self, request: &Request<'_>) -> Option<Lent> {
+        let is_much = |lent_bytes: usize| lent_bytes > 0 && lent_bytes + request.value.len() > MOST_LENT_BYTES;
+        if request.op != Op::Put || !self.lends || is_much(self.pipeline.lent_bytes()) {
+            return None;
+        }
+        let lent = self.link.as_mut()?.lend(request.key.len(), request.value);
+        lent.unwrap_or_else(|reason| {
+            self.sends_instead(&reason);
+            None
+        })
+    }
+
+    fn sends_instead(&self, reason: &str) {
+        self.counters.add(Count::NotLent, 1);
+        warn!(
+            server = self.shared.server(),
+            reason, "a large value travels in messages: it cannot be read by the server"
+        );
+    }
+
+    /// The server cannot read what was lent. The easiest way to have everything in its order: another connection, over which
+    /// values are sent. Returns how many requests ended.
+    fn stop_lending(&mut self, reason: &str, on: Handler<'_>) -> usize {
+        self.sends_instead(reason);
+        self.lends = false;
+        self.drop_link();
+        // It was not the channel's fault.
+        self.channel_lost = None;
+        self.recover(on)
     }
 
     /// Sends what is unsent and hands out answers; with `wait`, at least one, unless nothing is in flight.
@@ -216,6 +257,10 @@ impl Control {
                     return Err(Lost::Nonsense(format!("expected a reply of at most {limit} bytes, found {found}")));
                 }
             };
+            if header.status == Status::Unavailable as u8 && self.pipeline.is_lent(header.id.get()) {
+                let reason = String::from_utf8_lossy(value).into_owned();
+                return Ok(answers + self.stop_lending(&reason, on));
+            }
             let Some(asked) = self.pipeline.answer(&header) else {
                 return Err(Lost::Nonsense(format!("a reply to request {}, which was not asked", header.id)));
             };
@@ -228,6 +273,7 @@ impl Control {
         }
     }
 
+    /// With a message channel its queue pair goes: the server can read nothing that was lent any more.
     fn drop_link(&mut self) {
         if let Some(mut link) = self.link.take() {
             self.channel_lost = link.take_error();
@@ -332,52 +378,4 @@ impl Control {
         self.counters.add(Count::OutcomesUnknown, unknown);
         ended
     }
-}
-
-/// What a reply says of what was asked.
-fn read_answer<'a>(
-    asked: Asked,
-    path: Path,
-    header: &ReplyHeader,
-    value: &'a [u8],
-    server: &str,
-) -> Result<Answer<'a>, Error> {
-    let version = header.version.get();
-    let text = || String::from_utf8_lossy(value).into_owned();
-    match Status::from_wire(header.status) {
-        Some(Status::Ok) => Ok(match asked.op {
-            Op::Get => Answer::Value(value, Meta { version, path, value_bytes: value.len() }),
-            Op::Put | Op::Flush => Answer::Written { version },
-            Op::Delete => Answer::Removed { version },
-            Op::Ping | Op::Stats | Op::Connect | Op::Scan => Answer::Echo(value),
-        }),
-        Some(Status::NotFound) => Ok(Answer::Absent),
-        Some(Status::VersionMismatch) => Err(Error::VersionMismatch { found: version }),
-        Some(Status::Full) => Err(Error::Full(text())),
-        Some(Status::TooLarge) => Err(Error::TooLarge(text())),
-        Some(Status::OutcomeUnknown) => Err(Error::OutcomeUnknown(text())),
-        Some(Status::BadRequest) => Err(Error::BadRequest(text())),
-        Some(Status::Unavailable) => Err(Error::PathUnavailable { path: Path::Rdma, reason: text() }),
-        Some(Status::Forbidden) => Err(Error::Forbidden(text())),
-        Some(Status::Stopping) => Err(Error::Stopping { server: server.to_owned() }),
-        None => {
-            let reason = format!("expected a status, found {}", header.status);
-            Err(Error::Protocol { server: server.to_owned(), reason })
-        }
-    }
-}
-
-fn count_answer(counters: &Counters, path: Path, op: Op, answer: &Result<Answer<'_>, Error>) {
-    let (tcp, messages) = match (op, answer) {
-        (_, Ok(Answer::Echo(_))) | (Op::Flush, Ok(_)) => return,
-        (_, Ok(Answer::Value(..))) => (Count::TcpGetFound, Count::RpcGetFound),
-        (_, Ok(Answer::Written { .. })) => (Count::TcpPutOk, Count::RpcPutOk),
-        (_, Ok(Answer::Removed { .. })) => (Count::TcpDeleteOk, Count::RpcDeleteOk),
-        (Op::Get, Ok(Answer::Absent)) => (Count::TcpGetAbsent, Count::RpcGetAbsent),
-        (_, Ok(Answer::Absent)) => (Count::TcpDeleteAbsent, Count::RpcDeleteAbsent),
-        (_, Err(Error::VersionMismatch { .. })) => (Count::TcpVersionMismatch, Count::RpcVersionMismatch),
-        (_, Err(Error::OutcomeUnknown(_))) => (Count::OutcomesUnknown, Count::OutcomesUnknown),
-        (_, Err(_)) => (Count::TcpOtherErrors, Count::RpcOtherErrors),
-    };
-    counters.add(if path == Path::RdmaRpc { messages } else { tcp }, 1);
 }

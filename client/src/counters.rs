@@ -56,6 +56,7 @@ counters! {
     CacheHits "location_cache_hits",
     CacheMisses "location_cache_misses",
     CacheDropped "location_cache_dropped",
+    NotLent "values_not_lent",
     BytesSent "bytes_sent",
     BytesReceived "bytes_received",
     ConnectionsLost "connections_lost",

@@ -39,6 +39,7 @@
 //! | [`Session`] | `Send`, `&mut self`: one per thread, with its own connection, buffers and location cache |
 //! | [`Value`] | `Send + Sync`, owns its bytes |
 
+mod answers;
 mod backoff;
 mod batch;
 mod buffer;

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::options::Path;
+use crate::pipeline::Lent;
 use crate::rdma::Messages;
 use crate::watch::{Watch, Watched};
 
@@ -77,6 +78,11 @@ impl Link {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Puts a value where the server may read it, by messages only. None: it is better sent. An error says why it cannot.
+    pub(crate) fn lend(&mut self, key_bytes: usize, value: &[u8]) -> Result<Option<Lent>, String> {
+        self.messages.as_mut().map_or(Ok(None), |messages| messages.lend(key_bytes, value))
     }
 
     /// Receives what is there; `None` = nothing.

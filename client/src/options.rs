@@ -172,7 +172,8 @@ impl Options {
     }
 
     /// Memory that each session on `rdma` keeps registered for values, more or less. Values hold on to it until they are
-    /// dropped; when it is used up they are copied out of it instead. Default: 4 MiB.
+    /// dropped; when it is used up they are copied out of it instead. As much again is kept, on `rdma-rpc` too, for large
+    /// values that are written. Default: 4 MiB.
     pub fn buffer_pool_bytes(mut self, bytes: usize) -> Self {
         self.buffer_pool_bytes = bytes;
         self

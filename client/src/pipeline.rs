@@ -5,10 +5,13 @@
 //! repeat after a reconnect is the same bytes. Replies may come in any order; ids are consecutive,
 //! so the table is a queue.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 
 use sidestep_core::limits::MAX_WRITES_IN_FLIGHT;
-use sidestep_core::message::{FLAG_CONDITIONAL, Op, REQUEST_BYTES, ReplyHeader, RequestHeader};
+use sidestep_core::message::{
+    FLAG_CONDITIONAL, FLAG_LENT, LENT_BYTES, LentValue, Op, REQUEST_BYTES, ReplyHeader, RequestHeader,
+};
 use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -58,6 +61,26 @@ pub(crate) struct Asked {
     pub(crate) op: Op,
 }
 
+/// A value in memory that the server may read, for as long as this is held.
+#[cfg_attr(not(feature = "rdma"), allow(dead_code))]
+pub(crate) struct Lent {
+    /// Where it is.
+    pub(crate) at: LentValue,
+    pub(crate) memory: Box<dyn AsRef<[u8]> + Send + Sync>,
+}
+
+impl Lent {
+    fn bytes(&self) -> usize {
+        self.at.value_bytes.get() as usize
+    }
+}
+
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lent").field("at", &self.at).finish_non_exhaustive()
+    }
+}
+
 /// The requests in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Pipeline {
@@ -70,6 +93,9 @@ pub(crate) struct Pipeline {
     /// Position of the log's first byte.
     position: u64,
     requests: VecDeque<InFlight>,
+    /// Values of requests that are in flight, by their ids, which the server reads by itself over this connection.
+    lent: BTreeMap<u64, Lent>,
+    lent_bytes: usize,
     /// Id of the queue's front.
     first_id: u64,
     waiting: usize,
@@ -101,8 +127,19 @@ impl Pipeline {
         false
     }
 
-    /// Takes in a request; a write must have been allowed by [`Self::writes_are_full`]. Returns its id.
-    pub(crate) fn push(&mut self, request: &Request<'_>) -> u64 {
+    /// Bytes of values that the server may read now.
+    pub(crate) fn lent_bytes(&self) -> usize {
+        self.lent_bytes
+    }
+
+    /// Whether this request's value was lent.
+    pub(crate) fn is_lent(&self, id: u64) -> bool {
+        self.lent.contains_key(&id)
+    }
+
+    /// Takes in a request; a write must have been allowed by [`Self::writes_are_full`]. `lent` has its value if the server
+    /// is to read that by itself. Returns its id.
+    pub(crate) fn push(&mut self, request: &Request<'_>, lent: Option<Lent>) -> u64 {
         self.compact();
         let id = self.next_id();
         let sequence = if request.is_write() {
@@ -111,11 +148,13 @@ impl Pipeline {
         } else {
             0
         };
+        let value = lent.as_ref().map_or(request.value, |lent| lent.at.as_bytes());
+        let conditional = if request.expect.is_some() { FLAG_CONDITIONAL } else { 0 };
         let header = RequestHeader {
             op: request.op as u8,
-            flags: if request.expect.is_some() { FLAG_CONDITIONAL } else { 0 },
+            flags: conditional | if lent.is_some() { FLAG_LENT } else { 0 },
             key_bytes: (request.key.len() as u16).into(),
-            value_bytes: (request.value.len() as u32).into(),
+            value_bytes: (value.len() as u32).into(),
             id: id.into(),
             sequence: sequence.into(),
             expect_version: request.expect.unwrap_or(0).into(),
@@ -124,9 +163,13 @@ impl Pipeline {
         let start = self.position + self.log.len() as u64;
         self.log.extend_from_slice(header.as_bytes());
         self.log.extend_from_slice(request.key);
-        self.log.extend_from_slice(request.value);
-        let bytes = (REQUEST_BYTES + request.key.len() + request.value.len()) as u64;
+        self.log.extend_from_slice(value);
+        let bytes = (REQUEST_BYTES + request.key.len() + value.len()) as u64;
         self.requests.push_back(InFlight { op: request.op, answered: false, sequence, start, bytes });
+        if let Some(lent) = lent {
+            self.lent_bytes += lent.bytes();
+            self.lent.insert(id, lent);
+        }
         self.waiting += 1;
         id
     }
@@ -153,6 +196,9 @@ impl Pipeline {
         request.answered = true;
         let op = request.op;
         self.waiting -= 1;
+        if let Some(lent) = self.lent.remove(&id) {
+            self.lent_bytes -= lent.bytes();
+        }
         self.drop_answered();
         Some(Asked { id, op })
     }
@@ -183,7 +229,8 @@ impl Pipeline {
 
     /// The connection is lost and another one stands: makes everything unsent again that may be repeated, and
     /// returns how much that is. A write that may have reached a server which does not remember the session is
-    /// given up and goes to `lost`.
+    /// given up and goes to `lost`. A value that was lent is sent this time; its memory is nobody's to read any more, since
+    /// the queue pair of the connection that was lost is gone.
     pub(crate) fn replay(&mut self, resumed: bool, mut lost: impl FnMut(Asked)) -> usize {
         let sent = self.position + self.sent as u64;
         if !resumed {
@@ -222,18 +269,29 @@ impl Pipeline {
     /// Takes answered requests out of the middle of the log, all of which is unsent then.
     fn keep_unanswered(&mut self) {
         let mut kept = Vec::with_capacity(self.log.len());
-        for request in &mut self.requests {
+        for (id, request) in (self.first_id..).zip(&mut self.requests) {
             let at = (request.start - self.position) as usize;
             let bytes = if request.answered { 0 } else { request.bytes };
-            request.start = self.position + kept.len() as u64;
-            request.bytes = bytes;
-            kept.extend_from_slice(&self.log[at..at + bytes as usize]);
+            let start = kept.len();
+            let frame = &self.log[at..at + bytes as usize];
+            match self.lent.get(&id).filter(|_| !request.answered) {
+                Some(lent) => put_with_value(frame, lent, &mut kept),
+                None => kept.extend_from_slice(frame),
+            }
+            request.start = self.position + start as u64;
+            request.bytes = (kept.len() - start) as u64;
         }
+        self.take_back();
         self.log = kept;
         (self.answered, self.sent) = (0, 0);
     }
 
-    /// Gives up everything. `was_sent` tells of each request whether the server may have seen it whole.
+    fn take_back(&mut self) {
+        self.lent.clear();
+        self.lent_bytes = 0;
+    }
+
+    /// Gives up everything, values that were lent too: the connection is lost. `was_sent` tells of each request whether the server may have seen it whole.
     pub(crate) fn abandon(&mut self, mut lost: impl FnMut(Asked, bool)) {
         let sent = self.position + self.sent as u64;
         for (id, request) in (self.first_id..).zip(&self.requests) {
@@ -243,11 +301,24 @@ impl Pipeline {
         }
         self.first_id = self.next_id();
         self.requests.clear();
+        self.take_back();
         self.waiting = 0;
         self.position += self.log.len() as u64;
         self.log.clear();
         (self.answered, self.sent) = (0, 0);
     }
+}
+
+/// Appends the frame of a put whose value was lent, with the value in it.
+fn put_with_value(frame: &[u8], lent: &Lent, into: &mut Vec<u8>) {
+    let start = into.len();
+    into.extend_from_slice(&frame[..frame.len().saturating_sub(LENT_BYTES)]);
+    if let Ok((header, _)) = RequestHeader::mut_from_prefix(&mut into[start..]) {
+        header.flags &= !FLAG_LENT;
+        header.value_bytes = lent.at.value_bytes;
+    }
+    let memory = (*lent.memory).as_ref();
+    into.extend_from_slice(&memory[..lent.bytes().min(memory.len())]);
 }
 
 #[cfg(test)]

@@ -100,6 +100,8 @@ impl Status {
 
 /// Request flag: `expect_version` holds; 0 means "must be absent".
 pub const FLAG_CONDITIONAL: u8 = 1;
+/// Request flag of a put: in place of the value there is a [`LentValue`], where the server reads it by itself.
+pub const FLAG_LENT: u8 = 2;
 
 /// Header of a request, 40 bytes.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -107,7 +109,7 @@ pub const FLAG_CONDITIONAL: u8 = 1;
 pub struct RequestHeader {
     /// An [`Op`].
     pub op: u8,
-    /// [`FLAG_CONDITIONAL`] or 0; other bits must be 0.
+    /// [`FLAG_CONDITIONAL`], [`FLAG_LENT`]; other bits must be 0.
     pub flags: u8,
     /// Length of the key.
     pub key_bytes: U16,
@@ -121,6 +123,19 @@ pub struct RequestHeader {
     pub expect_version: U64,
     /// Of a put: milliseconds since the Unix epoch at which the item expires; 0 = never.
     pub expires_ms: U64,
+}
+
+/// Where a value is in its client's memory, 16 bytes: that of a request with [`FLAG_LENT`], over a message channel by
+/// whose queue pair the server reads it. The client leaves it there until it has the reply, or its queue pair is gone.
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct LentValue {
+    /// First byte, as the client's device counts.
+    pub address: U64,
+    /// Key to the memory.
+    pub rkey: U32,
+    /// Length of the value.
+    pub value_bytes: U32,
 }
 
 /// Header of a reply, 24 bytes.
@@ -145,7 +160,9 @@ pub struct ReplyHeader {
 pub const REQUEST_BYTES: usize = size_of::<RequestHeader>();
 /// Bytes of a [`ReplyHeader`].
 pub const REPLY_BYTES: usize = size_of::<ReplyHeader>();
-const _: () = assert!(REQUEST_BYTES == 40 && REPLY_BYTES == 24);
+/// Bytes of a [`LentValue`].
+pub const LENT_BYTES: usize = size_of::<LentValue>();
+const _: () = assert!(REQUEST_BYTES == 40 && REPLY_BYTES == 24 && LENT_BYTES == 16);
 
 #[cfg(test)]
 mod tests {
@@ -168,6 +185,8 @@ mod tests {
             0, 0, 0, 0x14, 0x13, 0, 0, 0, 0, 0, 0,
         ];
         assert_eq!(request.as_bytes(), bytes);
+        let lent = LentValue { address: 0x0102.into(), rkey: 0x0304.into(), value_bytes: 0x0506.into() };
+        assert_eq!(lent.as_bytes(), [2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 6, 5, 0, 0]);
         let reply = ReplyHeader {
             status: Status::VersionMismatch as u8,
             flags: 0,

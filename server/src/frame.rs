@@ -1,7 +1,7 @@
 //! Request frames, found in the bytes that came, and checked before anything in them is believed.
 
 use sidestep_core::limits::MAX_KEY_BYTES;
-use sidestep_core::message::{FLAG_CONDITIONAL, Op, REQUEST_BYTES, RequestHeader};
+use sidestep_core::message::{FLAG_CONDITIONAL, FLAG_LENT, LENT_BYTES, LentValue, Op, REQUEST_BYTES, RequestHeader};
 use sidestep_core::scan::{FLUSH_REQUEST_BYTES, SCAN_REQUEST_BYTES};
 use thiserror::Error;
 use zerocopy::FromBytes;
@@ -26,6 +26,11 @@ impl Request<'_> {
     /// The version that a conditional write expects.
     pub(crate) fn expect(&self) -> Option<u64> {
         expected(self.header)
+    }
+
+    /// Where the value is, if it is not here.
+    pub(crate) fn lent(&self) -> Option<&LentValue> {
+        if self.header.flags & FLAG_LENT == 0 { None } else { LentValue::ref_from_bytes(self.value).ok() }
     }
 }
 
@@ -54,8 +59,10 @@ pub(crate) enum Frame<'a> {
 pub(crate) enum Malformed {
     #[error("expected an operation from 1 to 8, found {0}")]
     Op(u8),
-    #[error("expected flags 0, or 1 for a put or delete, found {0:#x}")]
+    #[error("expected flags 0, 1 for a put or delete, 2 or 3 for a put, found {0:#x}")]
     Flags(u8),
+    #[error("expected {LENT_BYTES} bytes that say where the value is, found {0}")]
+    Lent(u32),
     #[error("expected a key of 1 to {MAX_KEY_BYTES} bytes, found none")]
     NoKey,
     #[error("expected no key in a {0:?} request, found {1} bytes")]
@@ -95,9 +102,16 @@ pub(crate) fn next(bytes: &[u8], max_value_bytes: u32) -> Frame<'_> {
 
 fn check(header: &RequestHeader) -> Result<Op, Malformed> {
     let op = Op::from_wire(header.op).ok_or(Malformed::Op(header.op))?;
-    let allowed = if matches!(op, Op::Put | Op::Delete) { FLAG_CONDITIONAL } else { 0 };
+    let allowed = match op {
+        Op::Put => FLAG_CONDITIONAL | FLAG_LENT,
+        Op::Delete => FLAG_CONDITIONAL,
+        _ => 0,
+    };
     if header.flags & !allowed != 0 {
         return Err(Malformed::Flags(header.flags));
+    }
+    if header.flags & FLAG_LENT != 0 && header.value_bytes.get() != LENT_BYTES as u32 {
+        return Err(Malformed::Lent(header.value_bytes.get()));
     }
     if op.is_write() && header.sequence.get() == 0 {
         return Err(Malformed::Sequence);
@@ -165,6 +179,17 @@ mod tests {
     }
 
     #[test]
+    fn a_lent_value_is_named_by_a_small_request() {
+        let lent = LentValue { address: 0x1000.into(), rkey: 7.into(), value_bytes: (MAX / 2).into() };
+        let bytes = [&frame(2, 2, b"key", LENT_BYTES as u32, 1)[..], lent.as_bytes()].concat();
+        let Frame::Whole(request, used) = next(&bytes, MAX) else { panic!() };
+        let found = request.lent().expect("the flag says so");
+        assert_eq!((found.as_bytes(), used), (lent.as_bytes(), bytes.len()));
+        let bytes = [frame(2, 0, b"key", LENT_BYTES as u32, 1), vec![0; LENT_BYTES]].concat();
+        assert!(matches!(next(&bytes, MAX), Frame::Whole(request, _) if request.lent().is_none()));
+    }
+
+    #[test]
     fn limits_are_told_from_nonsense() {
         let long = [7; MAX_KEY_BYTES + 1];
         assert!(matches!(next(&frame(1, 0, &long, 0, 0), MAX), Frame::TooLarge(Op::Get, 77, _)));
@@ -174,7 +199,10 @@ mod tests {
             (frame(0, 0, b"k", 0, 0), Malformed::Op(0)),
             (frame(9, 0, b"k", 0, 0), Malformed::Op(9)),
             (frame(1, 1, b"k", 0, 0), Malformed::Flags(1)),
-            (frame(2, 2, b"k", 0, 1), Malformed::Flags(2)),
+            (frame(2, 4, b"k", 0, 1), Malformed::Flags(4)),
+            (frame(3, 2, b"k", 0, 1), Malformed::Flags(2)),
+            (frame(2, 2, b"k", 0, 1), Malformed::Lent(0)),
+            (frame(2, 3, b"k", 17, 1), Malformed::Lent(17)),
             (frame(1, 0, b"", 0, 0), Malformed::NoKey),
             (frame(4, 0, b"k", 0, 0), Malformed::Key(Op::Ping, 1)),
             (frame(1, 0, b"k", 1, 0), Malformed::Value(Op::Get, 1)),
@@ -194,7 +222,7 @@ mod tests {
         fn any_bytes_give_a_frame_within_them(bytes in proptest::collection::vec(any::<u8>(), 0..200), op in 0u8..10) {
             let mut bytes = bytes;
             if let [first, flags, ..] = &mut bytes[..] {
-                (*first, *flags) = (op, *flags & 1);
+                (*first, *flags) = (op, *flags & 3);
             }
             if let Frame::Whole(request, used) = next(&bytes, MAX) {
                 prop_assert!(used <= bytes.len());

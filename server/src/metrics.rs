@@ -80,6 +80,9 @@ pub(crate) struct WorkerMetrics {
     pub(crate) malformed: Counter,
     pub(crate) timed_out: Counter,
     pub(crate) repeated_writes: Counter,
+    pub(crate) pulls_begun: Counter,
+    pub(crate) pulled_puts: Counter,
+    pub(crate) pulled_bytes: Counter,
     pub(crate) channels: Counter,
     pub(crate) messages_received: Counter,
     pub(crate) messages_sent: Counter,
@@ -165,6 +168,9 @@ impl Metrics {
                 }
             }
         }
+        put("pulls_begun", self.sum(|w| &w.pulls_begun));
+        put("pulled_puts", self.sum(|w| &w.pulled_puts));
+        put("pulled_bytes", self.sum(|w| &w.pulled_bytes));
         put("rdma_rpc_channels", self.sum(|w| &w.channels));
         put("rdma_rpc_messages_received", self.sum(|w| &w.messages_received));
         put("rdma_rpc_messages_sent", self.sum(|w| &w.messages_sent));

@@ -4,8 +4,10 @@ use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 
 use sidestep_core::handshake::RdmaOffer;
+use sidestep_core::message::LentValue;
 use sidestep_fabric::region::Region;
 
 use crate::error::ServerError;
@@ -36,6 +38,16 @@ impl Rdma {
     }
 
     pub(crate) fn offer(&self) -> RdmaOffer {
+        match self.0 {}
+    }
+
+    pub(crate) fn pull(
+        &self,
+        _: (&mut Messages, &Channel),
+        _: &LentValue,
+        _: u64,
+        _: Arc<dyn Send + Sync>,
+    ) -> Result<(), String> {
         match self.0 {}
     }
 
@@ -91,6 +103,10 @@ impl Messages {
     }
 
     pub(crate) fn receive_into(&mut self, channel: &Channel, _: &Region, _: u64, _: usize) -> io::Result<usize> {
+        match channel.0 {}
+    }
+
+    pub(crate) fn pulled(&mut self, channel: &Channel) -> io::Result<usize> {
         match channel.0 {}
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crossbeam_epoch::Guard;
 use sidestep_core::handshake::{self, Hello, ShmOffer, Stats, Welcome};
-use sidestep_core::message::{Op, RequestHeader, Status};
+use sidestep_core::message::{LentValue, Op, RequestHeader, Status};
 use sidestep_fabric::region::Region;
 
 use crate::access::{Access, Pass};
@@ -14,7 +14,7 @@ use crate::control::{Gate, random};
 use crate::frame::{LARGE_VALUE_BYTES, Request, expected};
 use crate::metrics::{Metrics, WorkerMetrics};
 use crate::output::Output;
-use crate::rdma::{Connected, Messages, Rdma};
+use crate::rdma::{Channel, Connected, Messages, Rdma};
 use crate::scan;
 use crate::sessions::{Applied, Attached, Outcome, Sessions};
 use crate::store::{Got, Reservation, Store, WriteError};
@@ -187,6 +187,17 @@ impl<M: Backing> Service<M> {
         }
     }
 
+    /// Begins to read a value that the client has lent into its reservation.
+    pub(crate) fn pull(
+        &self,
+        channel: (&mut Messages, &Channel),
+        from: &LentValue,
+        reservation: &Reservation<M>,
+    ) -> Result<(), String> {
+        let rdma = self.rdma.as_ref().map_err(String::clone)?;
+        rdma.pull(channel, from, reservation.offset(), reservation.extent())
+    }
+
     /// Publishes a large value that has been received.
     pub(crate) fn publish(
         &self,
@@ -229,6 +240,11 @@ fn outcome(result: Result<Outcome, WriteError>, text: &mut String) -> Outcome {
 }
 
 impl Caller<'_> {
+    /// The same one, for a part of the work.
+    pub(crate) fn again(&mut self) -> Caller<'_> {
+        Caller { session: self.session, guard: self.guard, metrics: self.metrics, output: self.output }
+    }
+
     /// Does a write unless it was done before, outside of the pin, and adds the reply.
     fn write(
         self,

@@ -77,9 +77,21 @@ impl ServerProcess {
         Self::start_with(listen, args, &[])
     }
 
+    /// One that may pin only so many bytes, even if it is root's.
+    pub fn start_pinning(bytes: u64, listen: &str, args: &[&str]) -> Self {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set=-ipc_lock", "--inh-caps=-ipc_lock", "prlimit"]);
+        command.arg(format!("--memlock={bytes}:{bytes}")).arg(program("sidestep-server"));
+        Self::start_by(command, listen, args, &[])
+    }
+
     /// The same with more in its environment.
     pub fn start_with(listen: &str, args: &[&str], environment: &[(&str, &Path)]) -> Self {
-        let mut child = Command::new(program("sidestep-server"))
+        Self::start_by(Command::new(program("sidestep-server")), listen, args, environment)
+    }
+
+    fn start_by(mut command: Command, listen: &str, args: &[&str], environment: &[(&str, &Path)]) -> Self {
+        let mut child = command
             .args(["--listen", listen])
             .args(args)
             .envs(environment.iter().copied())

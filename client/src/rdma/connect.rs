@@ -74,7 +74,10 @@ pub(crate) fn connect(
     let patience = Patience { spin, most: options.request_timeout };
     let (messages, our_messages) = match control.has_messages() {
         true => (None, None),
-        false => Messages::open(&nic, patience).map(|(messages, end)| (Some(messages), Some(end))).map_err(failed)?,
+        false => {
+            let opened = Messages::open(&nic, patience, options.buffer_pool_bytes).map_err(failed)?;
+            (Some(opened.0), Some(opened.1))
+        }
     };
     let unconnected = match is_to_read {
         true => Some(Unconnected::new(&nic.domain, &nic.port, options.queue_depth).map_err(failed)?),

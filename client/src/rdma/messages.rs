@@ -5,9 +5,11 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use sidestep_core::handshake::MessagesEnd;
-use sidestep_fabric::rdma::{Channel, Exchange, RdmaError};
+use sidestep_core::message::{LentValue, REQUEST_BYTES};
+use sidestep_fabric::rdma::{Buffer, BufferPool, Channel, Exchange, MESSAGE_BYTES, RdmaError};
 
 use super::connect::Nic;
+use crate::pipeline::Lent;
 use crate::watch::Watched;
 
 /// Messages of 8 KiB that the server may have under way to a session.
@@ -28,18 +30,48 @@ pub(crate) struct Messages {
     exchange: Exchange,
     channel: Channel,
     patience: Patience,
+    /// Buffers that the server may read. Of this channel alone: what one that is gone had lent is never used again.
+    lent: BufferPool,
+    /// Whether the server's device reads and ours serves READs.
+    lends: bool,
+}
+
+/// A buffer with a value that the server may read.
+struct LentBuffer(Buffer);
+
+impl AsRef<[u8]> for LentBuffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
 }
 
 impl Messages {
     /// A channel that is not connected yet, and what the server is to be told.
-    pub(super) fn open(nic: &Nic, patience: Patience) -> Result<(Self, MessagesEnd), RdmaError> {
+    pub(super) fn open(nic: &Nic, patience: Patience, keep_bytes: usize) -> Result<(Self, MessagesEnd), RdmaError> {
         let mut exchange = Exchange::new(&nic.domain, &nic.port, 1, RECEIVES)?;
-        let (channel, end) = exchange.open(0, false)?;
-        Ok((Self { exchange, channel, patience }, end))
+        let (channel, end) = exchange.open(0, true)?;
+        let lent = BufferPool::lent(&nic.domain, keep_bytes);
+        let lends = end.end.reads_served > 0;
+        Ok((Self { exchange, channel, patience, lent, lends }, end))
     }
 
     pub(super) fn connect(&mut self, peer: &MessagesEnd) -> Result<(), RdmaError> {
+        self.lends &= peer.end.reads_issued > 0;
         self.exchange.connect(&self.channel, peer)
+    }
+
+    /// Copies the value of a put that would not fit one message to where the server may read it. None: it fits, or a
+    /// device does not do that.
+    pub(crate) fn lend(&mut self, key_bytes: usize, value: &[u8]) -> Result<Option<Lent>, String> {
+        if !self.lends || REQUEST_BYTES + key_bytes + value.len() <= MESSAGE_BYTES {
+            return Ok(None);
+        }
+        let value_bytes = u32::try_from(value.len()).map_err(|error| error.to_string())?;
+        let mut buffer = self.lent.take(value.len()).map_err(|error| error.to_string())?;
+        buffer[..value.len()].copy_from_slice(value);
+        let Some((address, rkey)) = buffer.lent_at() else { return Ok(None) };
+        let at = LentValue { address: address.into(), rkey: rkey.into(), value_bytes: value_bytes.into() };
+        Ok(Some(Lent { at, memory: Box::new(LentBuffer(buffer)) }))
     }
 
     /// Whether anything happened on it. No system call.

@@ -66,12 +66,13 @@ impl Domain {
         self.0.pd.as_ptr()
     }
 
-    /// Registers a range of the table's memory for READs of peers and nothing else. Pins its pages, which are all
-    /// allocated then.
+    /// Registers a range of the table's memory for READs of peers, and for READs of our own to be written to. No peer
+    /// may write. Pins its pages, which are all allocated then.
     pub fn expose(&self, region: &Region, offset: u64, bytes: u64) -> Result<RemoteReadable, RdmaError> {
         let (map, offset, bytes) =
             region.mapping(offset, bytes).map_err(|source| RdmaError::verb("register", source))?;
-        let registered = Registered::new(self, map, offset, bytes, ffi::ibv_access_flags::IBV_ACCESS_REMOTE_READ)?;
+        let access = ffi::ibv_access_flags::IBV_ACCESS_REMOTE_READ | ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+        let registered = Registered::new(self, map, offset, bytes, access)?;
         Ok(RemoteReadable { registered })
     }
 }
@@ -90,9 +91,23 @@ impl RemoteReadable {
 
     /// The key that a peer's READ must carry.
     pub fn rkey(&self) -> u32 {
-        // SAFETY: the region is registered until this is dropped.
-        unsafe { (*self.registered.mr.as_ptr()).rkey }
+        self.registered.rkey()
     }
+
+    /// The bytes from the byte `at` of it on. None: they are not all within it.
+    pub fn range(&self, at: u64, bytes: usize) -> Option<LocalRange> {
+        let end = at.checked_add(bytes as u64)?;
+        let lkey = self.registered.lkey();
+        (end <= self.registered.bytes() as u64).then(|| LocalRange { address: self.address() + at, lkey, bytes })
+    }
+}
+
+/// A part of registered memory that READs of our own may fill.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalRange {
+    pub(super) address: u64,
+    pub(super) lkey: u32,
+    pub(super) bytes: usize,
 }
 
 /// Registered memory, together with the mapping that it lies in.
@@ -139,6 +154,12 @@ impl Registered {
 
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Opens it to peers only as far as it was registered for that.
+    pub(super) fn rkey(&self) -> u32 {
+        // SAFETY: the region is registered until this is dropped.
+        unsafe { (*self.mr.as_ptr()).rkey }
     }
 
     pub(super) fn lkey(&self) -> u32 {

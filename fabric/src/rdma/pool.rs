@@ -1,4 +1,4 @@
-//! Buffers that a NIC may write to.
+//! Buffers that a NIC may write to, or that a peer may read.
 //!
 //! A [`Buffer`] has one owner at any time: whoever fills or reads it, or, while a READ into it is under way, the
 //! queue pair's in-flight table. So the bytes of a buffer that somebody holds do not change.
@@ -27,6 +27,7 @@ pub struct BufferPool(Arc<Shared>);
 
 struct Shared {
     domain: Domain,
+    access: ibv_access_flags,
     /// Buffers that are not in use, by class. The locks are for those that come back from other threads.
     free: [Mutex<Vec<Slot>>; CLASSES],
     /// Registered so far, and how much of that is kept when it comes back.
@@ -55,8 +56,18 @@ fn class_bytes(class: usize) -> usize {
 impl BufferPool {
     /// An empty pool that keeps about `keep_bytes` registered; what is taken beyond that is given up on return.
     pub fn new(domain: &Domain, keep_bytes: usize) -> Self {
+        Self::with_access(domain, keep_bytes, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE)
+    }
+
+    /// As [`Self::new`], of buffers that peers of the domain's queue pairs may read, for as long as they are registered.
+    pub fn lent(domain: &Domain, keep_bytes: usize) -> Self {
+        Self::with_access(domain, keep_bytes, ibv_access_flags::IBV_ACCESS_REMOTE_READ)
+    }
+
+    fn with_access(domain: &Domain, keep_bytes: usize, access: ibv_access_flags) -> Self {
         let free = std::array::from_fn(|_| Mutex::default());
-        Self(Arc::new(Shared { domain: domain.clone(), free, registered_bytes: AtomicUsize::new(0), keep_bytes }))
+        let registered_bytes = AtomicUsize::new(0);
+        Self(Arc::new(Shared { domain: domain.clone(), access, free, registered_bytes, keep_bytes }))
     }
 
     /// A buffer of at least `bytes` bytes, its contents those of its last use. Registers memory if none is free.
@@ -78,7 +89,7 @@ impl BufferPool {
 
     /// A buffer of just these bytes, page aligned, that is registered now and given up when it is dropped.
     pub fn take_alone(&self, bytes: usize) -> Result<Buffer, RdmaError> {
-        let memory = Arc::new(register(&self.0.domain, bytes.max(1))?);
+        let memory = Arc::new(register(&self.0, bytes.max(1))?);
         let slot = Slot { bytes: memory.bytes(), memory, offset: 0, is_kept: false };
         Ok(Buffer { slot: Some(slot), class: 0, pool: self.clone() })
     }
@@ -94,7 +105,7 @@ impl BufferPool {
         let slab = each.max(SLAB_BYTES);
         let is_kept = before.saturating_add(slab) <= self.0.keep_bytes;
         let bytes = if is_kept { slab } else { each };
-        let memory = Arc::new(register(&self.0.domain, bytes)?);
+        let memory = Arc::new(register(&self.0, bytes)?);
         if is_kept {
             self.0.registered_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
@@ -104,10 +115,10 @@ impl BufferPool {
     }
 }
 
-/// New zeroed memory, registered to be written by READs of our own.
-fn register(domain: &Domain, bytes: usize) -> Result<Registered, RdmaError> {
+/// New zeroed memory, registered for what the pool is for.
+fn register(shared: &Shared, bytes: usize) -> Result<Registered, RdmaError> {
     let map = MmapOptions::new().len(bytes).map_anon().map_err(|source| RdmaError::verb("map a buffer", source))?;
-    Registered::new(domain, Arc::new(MmapRaw::from(map)), 0, bytes, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE)
+    Registered::new(&shared.domain, Arc::new(MmapRaw::from(map)), 0, bytes, shared.access)
 }
 
 impl fmt::Debug for BufferPool {
@@ -130,6 +141,12 @@ impl Buffer {
     pub fn is_scarce(&self) -> bool {
         let slab = class_bytes(self.class).max(SLAB_BYTES);
         self.pool.0.registered_bytes.load(Ordering::Relaxed).saturating_add(slab) > self.pool.0.keep_bytes
+    }
+
+    /// The address and key by which a peer reads it, if its pool is of those that may be read.
+    pub fn lent_at(&self) -> Option<(u64, u32)> {
+        let slot = self.slot.as_ref().filter(|_| self.pool.0.access == ibv_access_flags::IBV_ACCESS_REMOTE_READ)?;
+        Some((self.address() as u64, slot.memory.rkey()))
     }
 
     fn address(&self) -> *mut u8 {

@@ -57,6 +57,7 @@ pub(super) struct QueuePair {
     access: Access,
     /// Bytes that a request may carry itself, instead of naming a buffer.
     inline_bytes: usize,
+    retries_not_ready: u8,
     port: Port,
     // After `qp` is gone.
     completions: Arc<Completions>,
@@ -127,6 +128,7 @@ impl QueuePair {
             first_packet: rand::random::<u32>() >> (32 - NUMBER_BITS),
             access,
             inline_bytes: attr.cap.max_inline_data as usize,
+            retries_not_ready: RETRIES_NOT_READY,
             port: port.clone(),
             completions: completions.clone(),
             _shared: shared.cloned(),
@@ -138,6 +140,12 @@ impl QueuePair {
 
     pub(super) fn inline_bytes(&self) -> usize {
         self.inline_bytes
+    }
+
+    /// Has it give up on a peer without a receive buffer after so many attempts. Before it is connected.
+    #[cfg(test)]
+    pub(super) fn set_retries_not_ready(&mut self, retries: u8) {
+        self.retries_not_ready = retries;
     }
 
     /// Has it take part in nothing any more: what is under way ends with an error.
@@ -221,7 +229,7 @@ impl QueuePair {
             sq_psn: self.first_packet,
             timeout: TIMEOUT,
             retry_cnt: RETRIES,
-            rnr_retry: RETRIES_NOT_READY,
+            rnr_retry: self.retries_not_ready,
             max_rd_atomic: limits.reads_issued.min(peer.reads_served),
             ..Default::default()
         };

@@ -1,6 +1,6 @@
 //! On real verbs: two ends in this process. Needs a device: `scripts/guest`.
 
-mod faults;
+pub(super) mod faults;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::ptr::null_mut;

@@ -29,6 +29,14 @@ impl<S: Read + Write + AsFd> Carrier<'_, S> {
         }
     }
 
+    /// Bytes of a value that the client has lent which are in their place now.
+    pub(crate) fn pulled(&mut self) -> io::Result<usize> {
+        match self {
+            Self::Socket(_) => Err(io::Error::other("a value is read by a queue pair, and there is none any more")),
+            Self::Channel(messages, channel) => messages.pulled(channel),
+        }
+    }
+
     pub(crate) fn send(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Socket(stream) => stream.write(bytes),

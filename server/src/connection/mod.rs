@@ -5,6 +5,7 @@
 
 mod carrier;
 mod deadlines;
+mod pull;
 mod requests;
 
 use std::io::{self, Read, Write};
@@ -75,7 +76,7 @@ enum Phase<M: Backing> {
 enum Body<M: Backing> {
     /// Frames, from the input buffer.
     Frames,
-    /// A large value, into its item.
+    /// A large value, into its item. What the client sent behind it waits until it is whole.
     Large(Box<Large<M>>),
     /// So many bytes that are of no use, and the reply to what they belong to.
     Dropped(u64, Vec<u8>),
@@ -86,6 +87,8 @@ struct Large<M: Backing> {
     header: RequestHeader,
     reservation: Reservation<M>,
     filled: usize,
+    /// Read from the client's memory, rather than sent.
+    is_pulled: bool,
 }
 
 impl<M: Backing> Large<M> {
@@ -268,13 +271,15 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
         }
     }
 
-    /// One read: into the item of a large value that is on its way, else into the buffer.
+    /// One read: into the item of a large value that is on its way, else into the buffer. While a value is read from the
+    /// client's memory nothing else is received: what comes behind it waits.
     fn receive(&mut self, turn: &mut Turn<'_, M>) -> io::Result<usize> {
         let mut carrier = match &self.channel {
             None => Carrier::Socket(&mut self.stream),
             Some(channel) => Carrier::Channel(turn.messages, channel),
         };
         let (result, room) = match &mut self.phase {
+            Phase::Open(_, Body::Large(large)) if large.is_pulled => (carrier.pulled(), large.left()),
             Phase::Open(_, Body::Large(large)) => {
                 let offset = large.reservation.offset() + large.filled as u64;
                 let region = turn.service.store.memory().region();
@@ -298,16 +303,19 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
         if received == 0 {
             self.ended = true;
         }
+        let mut is_pulled = false;
         // A short read has emptied the socket (epoll(7)); only the end of the stream may be behind it.
         self.readable = received != 0 && (received == room || self.hung_up);
         match &mut self.phase {
             Phase::Open(_, Body::Large(large)) => {
                 large.filled += received;
                 large.reservation.arrived(large.filled);
+                is_pulled = large.is_pulled;
             }
             _ => turn.input.received(received),
         }
-        turn.metrics.received_bytes.add(received as u64);
+        let count = if is_pulled { &turn.metrics.pulled_bytes } else { &turn.metrics.received_bytes };
+        count.add(received as u64);
         Ok(received)
     }
 

@@ -7,7 +7,7 @@ use sidestep_core::limits::MAX_KEY_BYTES;
 use sidestep_core::message::{Op, Status};
 use tracing::debug;
 
-use super::{Body, Connection, Large, Phase, Turn};
+use super::{Body, Connection, Large, Phase, Turn, pull};
 use crate::access::Pass;
 use crate::backing::Backing;
 use crate::control::{Step, refusal};
@@ -98,6 +98,7 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
             Body::Large(_) => {
                 self.receive_by = None;
                 if let Body::Large(large) = std::mem::replace(body, Body::Frames) {
+                    turn.metrics.pulled_puts.add(u64::from(large.is_pulled));
                     let caller = Caller { session, guard: turn.guard, metrics: turn.metrics, output };
                     turn.service.publish(&large.header, large.reservation, caller)?;
                 }
@@ -141,6 +142,15 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
                 turn.input.advance(used);
                 self.receive_by = None;
             }
+            Frame::Whole(request, used) if let Some(lent) = request.lent() => {
+                let channel = self.channel.as_ref().map(|channel| (&mut *turn.messages, channel));
+                let caller = Caller { session, guard: turn.guard, metrics: turn.metrics, output };
+                if let Some(large) = pull::begin(turn.service, &request, lent, channel, caller)? {
+                    *body = Body::Large(Box::new(large));
+                }
+                turn.input.advance(used);
+                self.receive_by = None;
+            }
             Frame::Whole(request, used) => {
                 let caller = Caller { session, guard: turn.guard, metrics: turn.metrics, output };
                 turn.service.answer(&request, caller)?;
@@ -160,7 +170,7 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
                     Some(mut reservation) => {
                         turn.service.store.memory().write(reservation.offset() / 8, request.value);
                         reservation.arrived(here);
-                        Body::Large(Box::new(Large { header, reservation, filled: here }))
+                        Body::Large(Box::new(Large { header, reservation, filled: here, is_pulled: false }))
                     }
                     None => Body::Dropped(left, output.take_from(mark)),
                 };

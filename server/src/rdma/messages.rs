@@ -2,9 +2,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
 
 use sidestep_core::handshake::MessagesEnd;
-use sidestep_fabric::rdma::{Channel, Exchange, RdmaError};
+use sidestep_fabric::rdma::{Channel, Exchange, LocalRange, RdmaError, RemoteRange};
 use sidestep_fabric::region::Region;
 use tracing::warn;
 
@@ -104,6 +105,21 @@ impl Messages {
         bytes: usize,
     ) -> io::Result<usize> {
         some(self.exchange()?.receive_into(channel, region, (offset, bytes)))
+    }
+
+    pub(super) fn pull(
+        &mut self,
+        channel: &Channel,
+        from: RemoteRange,
+        into: LocalRange,
+        extent: Arc<dyn Send + Sync>,
+    ) -> io::Result<()> {
+        self.exchange()?.pull(channel, from, into, extent).map_err(io::Error::other)
+    }
+
+    /// Bytes of the value that is being read that have arrived since the last call.
+    pub(crate) fn pulled(&mut self, channel: &Channel) -> io::Result<usize> {
+        some(self.exchange()?.pulled(channel))
     }
 
     pub(crate) fn send(&mut self, channel: &Channel, bytes: &[u8]) -> io::Result<usize> {

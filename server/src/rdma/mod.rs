@@ -1,6 +1,7 @@
 //! The RDMA paths: segments that clients' NICs read, the queue pairs they do it by, and message channels.
 //!
-//! After a queue pair for READs is connected this process has nothing to do with what is read.
+//! After a queue pair for READs is connected this process has nothing to do with what is read. Large values that clients
+//! write are read by this process out of their memory, by the queue pair of the message channel.
 
 mod messages;
 mod segments;
@@ -11,8 +12,9 @@ use std::sync::Arc;
 use sidestep_core::handshake::{
     QueuePairEnd, QueuePairReply, QueuePairRequest, RdmaOffer, ReadsReply, decode_body, encode_body,
 };
+use sidestep_core::message::LentValue;
 pub(crate) use sidestep_fabric::rdma::Channel;
-use sidestep_fabric::rdma::{Accepted, Acceptor, DeviceChoice, Domain, Port, RdmaError};
+use sidestep_fabric::rdma::{Accepted, Acceptor, DeviceChoice, Domain, Port, RdmaError, RemoteRange};
 use sidestep_fabric::region::Region;
 
 use crate::error::ServerError;
@@ -91,6 +93,21 @@ impl Rdma {
                 Err(reason)
             }
         }
+    }
+
+    /// Begins to read a value from the client's memory to `offset` of the table, where it has no more bytes than the client
+    /// said. `extent` keeps that place from any other use.
+    pub(crate) fn pull(
+        &self,
+        (messages, channel): (&mut Messages, &Channel),
+        from: &LentValue,
+        offset: u64,
+        extent: Arc<dyn Send + Sync>,
+    ) -> Result<(), String> {
+        let bytes = from.value_bytes.get() as usize;
+        let into = self.segments.range(offset, bytes).ok_or("the segment of the item is not registered")?;
+        let from = RemoteRange { address: from.address.get(), rkey: from.rkey.get(), bytes };
+        messages.pull(channel, from, into, extent).map_err(|error| error.to_string())
     }
 
     fn accept_reads(&self, end: &QueuePairEnd) -> Result<(QueuePair, ReadsReply), String> {

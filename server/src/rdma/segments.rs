@@ -1,8 +1,8 @@
-//! The segments that are registered for READs.
+//! The segments that are registered: for READs of clients, and to be filled by READs of our own. Nobody else may write.
 
 use parking_lot::Mutex;
 use sidestep_core::memory::MemoryMut;
-use sidestep_fabric::rdma::{Domain, RdmaError, RemoteReadable};
+use sidestep_fabric::rdma::{Domain, LocalRange, RdmaError, RemoteReadable};
 use sidestep_fabric::region::{Expose, Region};
 use tracing::{debug, warn};
 
@@ -29,6 +29,12 @@ impl Segments {
     pub(super) fn root(&self) -> Option<(u64, u32)> {
         let registered = self.registered.lock();
         registered.segments.iter().find(|(offset, _)| *offset == 0).map(|(_, at)| (at.address(), at.rkey()))
+    }
+
+    /// A range of the table as a READ of our own names it. None: it is in no registered segment.
+    pub(super) fn range(&self, offset: u64, bytes: usize) -> Option<LocalRange> {
+        let registered = self.registered.lock();
+        registered.segments.iter().find_map(|(start, at)| at.range(offset.checked_sub(*start)?, bytes))
     }
 
     pub(super) fn failure(&self) -> Option<String> {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use sidestep_core::layout::item::{self, ComposeHeader, Header, Link};
 use sidestep_core::limits::{BLOCK_BYTES, BLOCK_WORDS};
@@ -17,7 +18,8 @@ const HASH_CHUNK: usize = 16 << 10;
 /// How far above the floor an insert's version is guessed, so that other inserts do not spoil the guess.
 const VERSION_MARGIN: u64 = 1 << 16;
 
-/// An extent that nobody else knows, with its key and room for its value. Dropping it frees the extent.
+/// An extent that nobody else knows, with its key and room for its value. Dropping it frees the extent, unless someone
+/// holds a share of it still ([`Reservation::extent`]).
 ///
 /// The value is hashed while it arrives. The version comes before it, so the one that the item will most likely
 /// get is guessed; another write to the key in the meantime makes it wrong, and the value is hashed again.
@@ -28,7 +30,23 @@ pub struct Reservation<M: MemoryMut + Send + Sync + 'static> {
     value_bytes: u32,
     expires_ms: u64,
     hashed: Hashed,
-    published: bool,
+    extent: Arc<Extent<M>>,
+}
+
+/// Space that is not published. Dropping it frees it.
+struct Extent<M: MemoryMut + Send + Sync + 'static> {
+    store: Arc<Store<M>>,
+    address: u64,
+    blocks: u64,
+    published: AtomicBool,
+}
+
+impl<M: MemoryMut + Send + Sync + 'static> Drop for Extent<M> {
+    fn drop(&mut self) {
+        if !*self.published.get_mut() {
+            self.store.give_extent(self.address, self.blocks);
+        }
+    }
 }
 
 /// The checksum so far.
@@ -49,11 +67,13 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         expires_ms: u64,
     ) -> Result<Reservation<M>, WriteError> {
         self.check_sizes(key, value_bytes as usize)?;
-        let address = self.take_extent(item::blocks(key.len(), value_bytes as usize))?;
+        let blocks = item::blocks(key.len(), value_bytes as usize);
+        let address = self.take_extent(blocks)?;
+        let extent = Arc::new(Extent { store: self.clone(), address, blocks, published: AtomicBool::new(false) });
         self.memory.fence();
         let hashed = Hashed { version: self.likely_version(key, 0), hasher: Xxh3::new(), value_bytes: 0 };
         let (store, key) = (self.clone(), key.to_vec());
-        let mut reservation = Reservation { store, key, address, value_bytes, expires_ms, hashed, published: false };
+        let mut reservation = Reservation { store, key, address, value_bytes, expires_ms, hashed, extent };
         reservation.begin_hash(reservation.hashed.version);
         Ok(reservation)
     }
@@ -74,6 +94,12 @@ impl<M: MemoryMut + Send + Sync + 'static> Reservation<M> {
     /// Byte offset of the value in the space; a multiple of 8.
     pub fn offset(&self) -> u64 {
         self.address * BLOCK_BYTES as u64 + item::value_offset(self.key.len()) as u64
+    }
+
+    /// A share of the extent: it has no other use while one is held. For a device that writes to it, and may go on after
+    /// the reservation is dropped; one that is about to be published has no share left.
+    pub fn extent(&self) -> Arc<dyn Send + Sync> {
+        self.extent.clone()
     }
 
     /// Length of the value.
@@ -107,7 +133,8 @@ impl<M: MemoryMut + Send + Sync + 'static> Reservation<M> {
         if version != self.hashed.version {
             self.hash_again(version);
         }
-        self.published = true;
+        // From here on it is freed by whoever takes the item away, or by the store if it is not written.
+        self.extent.published.store(true, Ordering::Relaxed);
         let location = Location::new(self.address, blocks);
         store.publish(&key, location, blocks, expect, expires_ms, &mut self)
     }
@@ -168,15 +195,6 @@ impl<M: MemoryMut + Send + Sync + 'static> Body for Reservation<M> {
 
     fn insert_version(&self, floor: u64) -> u64 {
         if self.hashed.version > floor { self.hashed.version } else { floor + 1 }
-    }
-}
-
-impl<M: MemoryMut + Send + Sync + 'static> Drop for Reservation<M> {
-    fn drop(&mut self) {
-        if !self.published {
-            let blocks = item::blocks(self.key.len(), self.value_bytes as usize);
-            self.store.give_extent(self.address, blocks);
-        }
     }
 }
 

@@ -23,7 +23,7 @@ fn objects(kind: &str, process: u32) -> usize {
 }
 
 /// Waits until `count` gives what it must, however slow the machine is.
-fn eventually<T: PartialEq + Debug>(what: &str, wanted: &T, mut count: impl FnMut() -> T) {
+pub(crate) fn eventually<T: PartialEq + Debug>(what: &str, wanted: &T, mut count: impl FnMut() -> T) {
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let found = count();

@@ -3,6 +3,7 @@
 mod access;
 mod churn;
 mod leaks;
+mod pull;
 mod raw;
 mod restart;
 mod stopped;

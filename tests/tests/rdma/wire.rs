@@ -10,7 +10,7 @@ use super::{fill, read_all, session, start, value_of};
 const KEYS: u64 = 200;
 
 /// Ends a state of the wire, whatever becomes of the test.
-struct Until(&'static [&'static str]);
+pub(crate) struct Until(&'static [&'static str]);
 
 impl Drop for Until {
     fn drop(&mut self) {
@@ -24,13 +24,13 @@ fn run(command: &[&str]) -> String {
     String::from_utf8_lossy(&done.stdout).into_owned()
 }
 
-fn down() -> Until {
+pub(crate) fn down() -> Until {
     run(&["ip", "link", "set", "rdma0", "down"]);
     Until(&["ip", "link", "set", "rdma0", "up"])
 }
 
 /// What the server's device sends is lost or delayed.
-fn netem(how: &[&str]) -> Until {
+pub(crate) fn netem(how: &[&str]) -> Until {
     run(&[&["tc", "qdisc", "add", "dev", "rdma0", "root", "netem"], how].concat());
     Until(&["tc", "qdisc", "del", "dev", "rdma0", "root"])
 }
@@ -42,7 +42,7 @@ fn counted(after: &str) -> u64 {
     rest.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default().parse().expect("a number")
 }
 
-fn across() -> Options {
+pub(crate) fn across() -> Options {
     Options::default().device("rxe1").path_pause(Duration::from_secs(1))
 }
 

@@ -13,6 +13,10 @@
 //! its last one on a message that gave back all it owed by then, at least half. If A has none either, A spent
 //! its last one in the same way. Of these two messages take the one that came last: whoever got it has credits now.
 
+mod pull;
+#[cfg(test)]
+mod wrong;
+
 use std::collections::VecDeque;
 use std::ptr::null_mut;
 
@@ -20,6 +24,7 @@ use ibverbs_sys as ffi;
 use sidestep_core::handshake::MessagesEnd;
 use sidestep_core::memory::{Memory, MemoryMut};
 
+use self::pull::{Owner, Pull};
 use super::super::queue_pair::QueuePair;
 use super::super::{Buffer, BufferPool, RdmaError};
 use super::MESSAGE_BYTES;
@@ -36,6 +41,14 @@ struct Message {
     end: usize,
 }
 
+/// What takes up a place of the send queue, with the memory that it names: the device's own until the request has
+/// completed or the queue pair is destroyed.
+enum Place {
+    Message(#[expect(dead_code, reason = "held, not used")] Option<Buffer>),
+    /// A READ of so many bytes.
+    Read(usize, #[expect(dead_code, reason = "held, not used")] Owner),
+}
+
 /// The state of an end.
 pub(super) struct End {
     pub(super) pair: QueuePair,
@@ -44,8 +57,8 @@ pub(super) struct End {
     /// Messages that the peer has room for, and how many that were at first.
     credits: u32,
     most_credits: u32,
-    /// Requests that take up a place of the send queue, the oldest first, with the buffers that they name.
-    in_flight: VecDeque<Option<Buffer>>,
+    /// Requests that take up a place of the send queue, the oldest first.
+    in_flight: VecDeque<Place>,
     /// Number of the first of them.
     oldest: u64,
     /// Of the last of them, how many ask for no completion.
@@ -53,6 +66,10 @@ pub(super) struct End {
     /// Behind the last one with bytes.
     end_of_bytes: u64,
     depth: usize,
+    /// Whether the peer serves READs, and this device issues them.
+    may_read: bool,
+    /// What is being read out of the peer's memory.
+    pull: Option<Pull>,
     come: VecDeque<Message>,
     /// Messages that the peer may still send, buffers that it has not been told of, and the sum of both at rest.
     allowed: u32,
@@ -81,6 +98,8 @@ impl End {
             unsignalled: 0,
             end_of_bytes: 0,
             depth: depth as usize,
+            may_read: false,
+            pull: None,
             come: VecDeque::new(),
             allowed: receives,
             owed: 0,
@@ -95,6 +114,7 @@ impl End {
             return Err(RdmaError::Peer { expected, found: u64::from(peer.receives) });
         }
         self.pair.connect(&peer.end)?;
+        self.may_read = peer.end.reads_served > 0 && self.pair.end().reads_issued > 0;
         (self.credits, self.most_credits) = (u32::from(peer.receives), u32::from(peer.receives));
         Ok(())
     }
@@ -203,7 +223,7 @@ impl End {
             ..Default::default()
         };
         request.__bindgen_anon_1.imm_data = self.owed.to_be();
-        self.in_flight.push_back(buffer);
+        self.in_flight.push_back(Place::Message(buffer));
         if target.length > 0 {
             self.end_of_bytes = self.oldest + self.in_flight.len() as u64;
         }
@@ -236,10 +256,16 @@ impl End {
 
     /// The requests up to this number are done.
     pub(super) fn sent(&mut self, number: u64) {
-        while self.oldest <= number && self.in_flight.pop_front().is_some() {
+        while self.oldest <= number
+            && let Some(place) = self.in_flight.pop_front()
+        {
             self.oldest += 1;
+            if let (Place::Read(bytes, _), Some(pull)) = (place, &mut self.pull) {
+                pull.arrived(bytes);
+            }
         }
         self.return_credits();
+        self.post_reads();
     }
 
     /// Whether the peer has all bytes that were sent, or never will; asks to be told if not. Credits are not waited for:
@@ -358,31 +384,5 @@ fn write_at(region: &Region, offset: u64, bytes: &[u8]) {
     region.store(word, u64::from_le_bytes(first));
     if !rest.is_empty() {
         region.write(word + 1, rest);
-    }
-}
-
-/// What a peer that breaks the rules does.
-#[cfg(test)]
-impl End {
-    /// Takes credits that it was not given.
-    pub(super) fn take_credits(&mut self, credits: u32) {
-        self.credits += credits;
-    }
-
-    /// Sends a message of so many bytes, whatever is allowed.
-    pub(super) fn send_long(&mut self, bytes: usize, pool: &BufferPool) {
-        if let Ok(buffer) = pool.take(bytes) {
-            self.post_buffer(buffer, bytes);
-        }
-    }
-
-    /// Whether bytes would go out now.
-    pub(super) fn can_send(&self) -> bool {
-        self.has_room()
-    }
-
-    /// Gives back credits that it does not owe.
-    pub(super) fn owe(&mut self, credits: u32) {
-        self.owed += credits;
     }
 }

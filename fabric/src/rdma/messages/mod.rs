@@ -5,6 +5,8 @@
 //! and nothing completes at the sender but the last of each half of its send queue.
 //!
 //! A peer that breaks the rules (credits, lengths) loses its channel; the others go on.
+//!
+//! Beside its messages an end may read, one-sided, what the peer has lent it: [`Exchange::pull`].
 
 mod channel;
 mod receives;
@@ -25,7 +27,7 @@ pub(super) use self::receives::SharedQueue;
 use self::receives::{RECEIVE, Receives};
 use super::completions::Completions;
 use super::queue_pair::{Access, QueuePair};
-use super::{BufferPool, Domain, Port, RdmaError};
+use super::{BufferPool, Domain, LocalRange, Port, RdmaError, RemoteRange};
 use crate::region::Region;
 
 /// Longest message.
@@ -38,8 +40,11 @@ const SENDS: u32 = 32;
 /// Messages that are no longer carry their bytes in the request itself, where the device does that: a small request or
 /// reply takes no buffer.
 const INLINE_BYTES: u32 = 220;
-/// Completions of a channel's own requests that may wait at once: one for each half of its queue, and one that was asked for.
-const SEND_COMPLETIONS: u32 = 4;
+/// READs that a channel has under way at once: they leave most of its send queue to messages.
+const READS: u32 = 8;
+/// Completions of a channel's own requests that may wait at once: one for each half of its queue, one that was asked for,
+/// and one for each READ.
+const SEND_COMPLETIONS: u32 = 4 + READS;
 /// Memory for buffers that is kept registered; beyond it each use registers anew.
 const POOL_BYTES: usize = 1 << 40;
 /// A queue pair that is given up is destroyed only after this time: messages that it had begun to receive hold buffers
@@ -286,6 +291,31 @@ impl Exchange {
     ) -> Result<usize, RdmaError> {
         let Self { ends, receives, .. } = self;
         open(ends, channel)?.receive_into(region, range, receives)
+    }
+
+    /// Begins to read `from` of the peer's memory into `into`; one at a time. The channel's tag is told as bytes arrive.
+    ///
+    /// `memory` keeps what is read into from any other use. It is let go only when the device is done with it: after the
+    /// last READ has completed, or, where the channel fails or is closed, after its queue pair is destroyed.
+    ///
+    /// # Errors
+    /// It cannot be begun; nothing will be read.
+    pub fn pull(
+        &mut self,
+        channel: &Channel,
+        from: RemoteRange,
+        into: LocalRange,
+        memory: Arc<dyn Send + Sync>,
+    ) -> Result<(), RdmaError> {
+        open(&mut self.ends, channel)?.pull(from, into, memory)
+    }
+
+    /// How many more bytes of a [`Self::pull`] have arrived since the last call, in their order. 0: none now.
+    ///
+    /// # Errors
+    /// As of [`Self::receive`].
+    pub fn pulled(&mut self, channel: &Channel) -> Result<usize, RdmaError> {
+        open(&mut self.ends, channel)?.pulled()
     }
 
     /// Whether all that was sent has reached the peer, or never will. If not, the channel's tag is told later.

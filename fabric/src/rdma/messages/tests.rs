@@ -1,5 +1,8 @@
 //! On real verbs: both ends in this process. Needs a device: `scripts/guest`.
 
+mod not_ready;
+mod pull;
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 

@@ -23,8 +23,7 @@ fn reads_of(server: &Server, access: Access) -> (Reads, BufferPool, QueuePair) {
     (unconnected.connect(&peer.end(), WAITING).unwrap(), BufferPool::new(&own, 1 << 20), peer)
 }
 
-/// 13, receiver not ready, cannot be had: requests of ours that find no receive buffer are repeated for ever, and
-/// credits keep them from being sent. Codes are asserted loosely, for devices differ.
+/// 13, receiver not ready, is that of messages: see their tests. Codes are asserted loosely, for devices differ.
 #[test]
 #[ignore = "needs an RDMA device: scripts/guest"]
 fn every_error_is_called_by_its_name_and_ends_its_queue_pair_alone() {
@@ -92,7 +91,7 @@ fn a_key_of_memory_that_is_exposed_no_more_opens_nothing() {
 }
 
 /// A delay of what the server's device sends, ended by drop.
-struct Slow;
+pub(in super::super) struct Slow;
 
 impl Slow {
     fn tc(arguments: &[&str]) {
@@ -100,7 +99,7 @@ impl Slow {
         assert!(done.success());
     }
 
-    fn new() -> Self {
+    pub(in super::super) fn new() -> Self {
         Self::tc(&["qdisc", "add", "dev", "rdma0", "root", "netem", "delay", "100ms"]);
         Self
     }

@@ -1,0 +1,406 @@
+//! Large values that the server reads out of its clients' memory.
+
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use sidestep_client::{Error, Options, Path, PathMode, PutOptions, Session};
+use sidestep_core::message::{LentValue, Status};
+use sidestep_tests::process::{EndlessClient, ServerProcess, program, tmpfs_folder};
+
+use super::leaks::eventually;
+use super::raw::{Lender, lend_over_the_socket};
+use super::wire::{across, down, netem};
+use super::{fill, options, read_all, session, start};
+
+/// Longest frame that is sent as it is: one message.
+const MESSAGE_BYTES: usize = 8 << 10;
+const HEADER_BYTES: usize = 40;
+
+fn by(path: Path) -> Options {
+    Options::default().path(PathMode::Require(path))
+}
+
+fn value(bytes: usize, salt: usize) -> Vec<u8> {
+    (0..bytes).map(|i| (i * 31 + i / 4093 + salt) as u8).collect()
+}
+
+fn of_server(session: &mut Session, name: &str) -> u64 {
+    session.stats().unwrap().server(name).unwrap_or_else(|| panic!("no counter {name}"))
+}
+
+/// Extents that are not items of keys: none, but while a write is under way.
+fn unaccounted(session: &mut Session) -> u64 {
+    let stats = session.stats().unwrap();
+    stats.server("extents").unwrap() - stats.server("keys").unwrap()
+}
+
+/// From below one message to 16 MiB; what does not fit one is read, all of it, and every path finds it.
+#[test]
+#[ignore = "needs an RDMA device: scripts/guest"]
+fn large_values_are_read_from_the_client_and_found_on_every_path() {
+    let server = ServerProcess::start("127.0.0.1:0", &["--memory", "512MiB"]);
+    let mut readers = [Path::Tcp, Path::Shm, Path::Rdma, Path::RdmaRpc].map(|path| session(&server, by(path)));
+    let piece = 256 << 10;
+    for path in [Path::Rdma, Path::RdmaRpc] {
+        let mut writer = session(&server, by(path));
+        let key = format!("key {path}");
+        let most = MESSAGE_BYTES - HEADER_BYTES - key.len();
+        let mut last_version = None;
+        let sizes =
+            [0, 1, most, most + 1, 10_000, 32_768, 40_001, piece - 1, piece, piece + 1, 5 * piece + 3, 16 << 20];
+        for (salt, bytes) in sizes.into_iter().enumerate() {
+            let value = value(bytes, salt);
+            let before = ["pulled_puts", "pulled_bytes"].map(|name| of_server(&mut readers[0], name));
+            let version = writer.put(&key, &value).unwrap();
+            assert!(last_version.is_none_or(|last| version == last + 1), "{bytes} bytes were written twice");
+            last_version = Some(version);
+            let after = ["pulled_puts", "pulled_bytes"].map(|name| of_server(&mut readers[0], name));
+            let pulled = if bytes > most { (1, bytes as u64) } else { (0, 0) };
+            assert_eq!((after[0] - before[0], after[1] - before[1]), pulled, "{bytes} bytes on {path}");
+            for reader in &mut readers {
+                let found = reader.get(&key).unwrap().expect("the key is there");
+                assert_eq!(found.version(), version);
+                assert!(found[..] == value[..], "{bytes} bytes by {path} are others on {}", found.path());
+            }
+        }
+        assert_eq!(writer.stats().unwrap().client("values_not_lent"), Some(0));
+    }
+    assert_eq!(of_server(&mut readers[0], "pulls_begun"), of_server(&mut readers[0], "pulled_puts"));
+    assert_eq!(unaccounted(&mut readers[0]), 0);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: scripts/guest"]
+fn conditions_and_expiry_hold_for_values_that_are_read() {
+    let server = start(&[]);
+    let mut session = session(&server, options());
+    let (old, new) = (value(100_000, 1), value(200_001, 2));
+    let version = session.put_if("key", &old, 0).unwrap();
+    for wrong in [0, version + 1] {
+        let Err(Error::VersionMismatch { found }) = session.put_if("key", &new, wrong) else {
+            panic!("version {wrong} is not there");
+        };
+        assert_eq!(found, version);
+    }
+    assert!(session.get("key").unwrap().as_deref() == Some(&old[..]));
+    assert_eq!(session.put_if("key", &new, version).unwrap(), version + 1);
+    assert!(session.get("key").unwrap().as_deref() == Some(&new[..]));
+    let brief = PutOptions { expect: None, ttl: Some(Duration::from_millis(1)) };
+    session.put_with("brief", &new, brief).unwrap();
+    eventually("it expires", &true, || session.get("brief").unwrap().is_none());
+}
+
+/// Many sessions, each with small and large values in flight at once, in the order in which they were submitted.
+#[test]
+#[ignore = "needs an RDMA device: scripts/guest"]
+fn many_values_are_read_at_once() {
+    const SESSIONS: usize = 6;
+    const ROUNDS: usize = 5;
+    let server = start(&["--memory", "256MiB", "--workers", "2"]);
+    let sizes = [100, 9000, 300_000, 20, 1_000_000, 50_000];
+    thread::scope(|scope| {
+        for number in 0..SESSIONS {
+            let path = if number % 2 == 0 { Path::Rdma } else { Path::RdmaRpc };
+            let mut session = session(&server, by(path));
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let salt = number * 100 + round;
+                    for (i, bytes) in sizes.into_iter().enumerate() {
+                        // The later of two with one key counts.
+                        let (key, ttl) = (format!("{number}/{i}"), PutOptions::default());
+                        session.submit_put(&key, value(bytes + 7, salt + 1), ttl).unwrap();
+                        session.submit_put(&key, value(bytes, salt), ttl).unwrap();
+                    }
+                    while session.in_flight() > 0 {
+                        session.poll(|done| assert!(done.answer.is_ok(), "{:?}", done.answer));
+                    }
+                    for (i, bytes) in sizes.into_iter().enumerate() {
+                        let found = session.get(format!("{number}/{i}")).unwrap().expect("the key is there");
+                        assert!(found[..] == value(bytes, salt)[..], "{bytes} bytes of session {number}");
+                    }
+                }
+            });
+        }
+    });
+    let mut session = session(&server, by(Path::Tcp));
+    let large = sizes.iter().filter(|&&bytes| bytes > MESSAGE_BYTES).count();
+    assert_eq!(of_server(&mut session, "pulled_puts"), (SESSIONS * ROUNDS * 2 * large) as u64);
+    eventually("all extents are items", &0, || unaccounted(&mut session));
+}
+
+/// One worker: while it has a value of one session on a slow wire, others have their answers.
+#[test]
+#[ignore = "needs the two devices of scripts/guest"]
+fn other_sessions_go_on_while_a_value_is_read() {
+    let server = ServerProcess::start("127.0.0.1:0", &["--memory", "256MiB", "--device", "rxe0", "--workers", "1"]);
+    let mut far = session(&server, across().path(PathMode::Require(Path::RdmaRpc)));
+    let mut near = session(&server, by(Path::RdmaRpc));
+    far.put("warm", value(20_000, 0)).unwrap();
+    let large = value(16 << 20, 5);
+    // Eight rounds of READs, the request of each this much late.
+    let slow = netem(&["delay", "20ms"]);
+    let is_done = AtomicBool::new(false);
+    let answers = thread::scope(|scope| {
+        scope.spawn(|| {
+            far.put("large", &large).unwrap();
+            is_done.store(true, Ordering::SeqCst);
+        });
+        while of_server(&mut near, "pulls_begun") < 2 {
+            thread::yield_now();
+        }
+        let mut answers = 0u64;
+        while !is_done.load(Ordering::SeqCst) {
+            near.put("small", answers.to_le_bytes()).unwrap();
+            assert_eq!(near.get("small").unwrap().as_deref(), Some(&answers.to_le_bytes()[..]));
+            answers += 1;
+        }
+        answers
+    });
+    drop(slow);
+    println!("{answers} rounds of another session while 16 MiB were read");
+    assert!(answers >= 10, "only {answers}: the worker waits for the value");
+    assert!(near.get("large").unwrap().as_deref() == Some(&large[..]));
+}
+
+/// In the middle of large writes, at moments that `SIDESTEP_SEED` decides, until enough were killed with one under way.
+#[test]
+#[ignore = "needs an RDMA device: scripts/guest"]
+fn a_client_killed_while_its_value_is_read_leaves_no_trace() {
+    const WANTED: u64 = 5;
+    let seed = std::env::var("SIDESTEP_SEED").map_or(1, |text| text.parse().expect("a number"));
+    let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let folder = tmpfs_folder();
+    let data = folder.path().to_str().unwrap();
+    let mut server = ServerProcess::start("127.0.0.1:0", &["--memory", "256MiB", "--data", data, "--workers", "1"]);
+    let mut watcher = session(&server, by(Path::Tcp));
+    let mut bystander = session(&server, options());
+    fill(&mut bystander, 100);
+    let old = value(1 << 20, 9);
+    bystander.put("old", &old).unwrap();
+    let connections = of_server(&mut watcher, "connections");
+    let mut killed = 0;
+    for round in 0..100 {
+        let client = EndlessClient::start(server.address(), "rdma,rdma-rpc", round, &["--long-values"]);
+        let enough = of_server(&mut watcher, "pulled_puts") + 2;
+        eventually("it writes", &true, || of_server(&mut watcher, "pulled_puts") >= enough);
+        thread::sleep(Duration::from_micros(random.random_range(0..20_000)));
+        client.kill();
+        eventually("its connections end", &connections, || of_server(&mut watcher, "connections"));
+        eventually("its extents are free", &0, || unaccounted(&mut watcher));
+        killed = of_server(&mut watcher, "pulls_begun") - of_server(&mut watcher, "pulled_puts");
+        read_all(&mut bystander, 10);
+        if killed >= WANTED {
+            break;
+        }
+    }
+    println!("{killed} values whose client was killed while they were read");
+    assert!(killed >= WANTED, "only {killed} were under way");
+    read_all(&mut bystander, 100);
+    assert!(bystander.get("old").unwrap().as_deref() == Some(&old[..]));
+    assert_eq!(bystander.stats().unwrap().client("rdma_errors"), Some(0));
+    server.kill();
+    let checked = Command::new(program("sidestep-server")).args(["check", data]).output().unwrap();
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+}
+
+/// What a client that lies about its memory gets: an end of its connection, and nothing of its value anywhere.
+#[test]
+#[ignore = "needs an RDMA device: scripts/guest"]
+fn a_value_that_cannot_be_read_changes_nothing() {
+    let server = start(&[]);
+    let mut watcher = session(&server, by(Path::Tcp));
+    let mut bystander = session(&server, options());
+    fill(&mut bystander, 50);
+    let old = value(50_000, 3);
+    bystander.put("key", &old).unwrap();
+    let connections = of_server(&mut watcher, "connections");
+    type Wrong = fn(LentValue) -> LentValue;
+    let wrongs: [(&str, Wrong); 4] = [
+        ("another key", |lent| LentValue { rkey: (lent.rkey.get() ^ 0x5a00).into(), ..lent }),
+        ("the first pieces can be read, the others not", |lent| LentValue { value_bytes: (3 << 20).into(), ..lent }),
+        ("an address of nothing", |lent| LentValue { address: 0.into(), ..lent }),
+        ("an address at the very end", |lent| LentValue { address: u64::MAX.into(), ..lent }),
+    ];
+    for (number, (what, wrong)) in (1..).zip(wrongs) {
+        let mut lender = Lender::connect(server.address(), 100 + number, 0);
+        let (_buffer, lent) = lender.lend(&value(1 << 20, 4));
+        lender.send(1, b"key", &wrong(lent));
+        assert_eq!(lender.hear(), None, "{what}");
+        eventually("its connection ends", &connections, || of_server(&mut watcher, "connections"));
+        eventually("its extent is free", &0, || unaccounted(&mut watcher));
+        assert_eq!(of_server(&mut watcher, "pulls_begun") - of_server(&mut watcher, "pulled_puts"), number, "{what}");
+        assert!(bystander.get("key").unwrap().as_deref() == Some(&old[..]), "{what}");
+    }
+    read_all(&mut bystander, 50);
+    assert_eq!(bystander.stats().unwrap().client("rdma_errors"), Some(0));
+}
+
+/// Refused with a reply, and the connection goes on.
+#[test]
+#[ignore = "needs an RDMA device: scripts/guest"]
+fn what_may_not_be_lent_is_refused_by_name() {
+    let server = start(&[]);
+    let mut lender = Lender::connect(server.address(), 7, 0);
+    let (_buffer, lent) = lender.lend(&value(100_000, 4));
+    lender.send(1, b"key", &LentValue { value_bytes: u32::MAX.into(), ..lent });
+    let (status, _, text) = lender.hear().expect("a reply");
+    assert!(status == Status::TooLarge && text.contains("expected a value of at most"), "{status:?} {text}");
+    lender.send(2, b"key", &lent);
+    let (status, version, _) = lender.hear().expect("a reply");
+    assert_eq!(status, Status::Ok);
+    // Of no bytes there is nothing to read.
+    lender.send(3, b"empty", &LentValue { value_bytes: 0.into(), address: 0.into(), rkey: 0.into() });
+    assert_eq!(lender.hear().expect("a reply").0, Status::Ok);
+    let mut watcher = session(&server, by(Path::Tcp));
+    let found = watcher.get("key").unwrap().expect("it was written");
+    assert!((found.version(), &found[..]) == (version, &value(100_000, 4)[..]));
+    assert!(watcher.get("empty").unwrap().is_some_and(|value| value.is_empty()));
+    let (status, _, text) = lend_over_the_socket(server.address(), &lent);
+    assert!(status == Status::Unavailable && text.contains("message channel"), "{status:?} {text}");
+    assert_eq!(unaccounted(&mut watcher), 0);
+}
+
+/// The same sequence number on one connection, on the next one, and on the next one while the first is not done.
+#[test]
+#[ignore = "needs an RDMA device: scripts/guest"]
+fn a_repeat_is_answered_as_the_first_was_and_applied_once() {
+    let server = start(&[]);
+    let mut watcher = session(&server, by(Path::Tcp));
+    let mut first = Lender::connect(server.address(), 7, 0);
+    let whole = value(300_000, 1);
+    let (_buffer, lent) = first.lend(&whole);
+    let mut versions = Vec::new();
+    for _ in 0..2 {
+        first.send(1, b"key", &lent);
+        let (status, version, _) = first.hear().expect("a reply");
+        assert_eq!(status, Status::Ok);
+        versions.push(version);
+    }
+    let boot_id = first.boot_id;
+    let mut second = Lender::connect(server.address(), 7, boot_id);
+    let (_other_buffer, other) = second.lend(&value(10_000, 2));
+    second.send(1, b"key", &other);
+    versions.push(second.hear().expect("a reply").1);
+    assert!(versions.iter().all(|version| *version == versions[0]), "{versions:?}");
+    assert_eq!(of_server(&mut watcher, "pulled_puts"), 1, "a repeat is not read again");
+    assert_eq!(of_server(&mut watcher, "rdma_rpc_repeated_writes"), 2);
+    assert!(watcher.get("key").unwrap().as_deref() == Some(&whole[..]));
+    // Of two connections with one write only one has its way, whichever comes first.
+    let (mut before, mut connections) = (versions[0], vec![second]);
+    for sequence in 2..12 {
+        let value = value(2 << 20, sequence as usize);
+        let mut one = connections.pop().expect("the last one");
+        let (_one_buffer, from_one) = one.lend(&value);
+        one.send(sequence, b"key", &from_one);
+        let mut other = Lender::connect(server.address(), 7, boot_id);
+        let (_other_buffer, from_other) = other.lend(&value);
+        other.send(sequence, b"key", &from_other);
+        let (status, version, text) = other.hear().expect("a reply");
+        assert_eq!((status, version), (Status::Ok, before + 1), "write {sequence}: {text}");
+        if let Some((status, version, _)) = one.hear() {
+            assert_eq!((status, version), (Status::Ok, before + 1), "write {sequence}");
+        }
+        let found = watcher.get("key").unwrap().expect("it is there");
+        assert!(found.version() == before + 1 && found[..] == value[..], "write {sequence} was done twice");
+        before += 1;
+        connections.push(other);
+    }
+    drop(connections);
+    eventually("all extents are items", &0, || unaccounted(&mut watcher));
+}
+
+/// A wire that is cut while values are read: each is written once, whichever connection had it.
+#[test]
+#[ignore = "needs the two devices of scripts/guest"]
+fn values_are_applied_once_over_connections_that_break() {
+    const BREAKS: u64 = 3;
+    let server = ServerProcess::start("127.0.0.1:0", &["--memory", "256MiB", "--device", "rxe0"]);
+    let mut writer =
+        session(&server, across().path(PathMode::Prefer(Path::Rdma)).path_pause(Duration::from_millis(50)));
+    let mut watcher = session(&server, by(Path::Tcp));
+    let is_enough = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut last = writer.put("key", value(1 << 20, 0)).unwrap();
+            let mut writes = 1;
+            while !is_enough.load(Ordering::SeqCst) {
+                let version = writer.put("key", value(1 << 20, writes)).unwrap();
+                assert_eq!(version, last + 1, "write {writes} was done twice, or not at all");
+                (last, writes) = (version, writes + 1);
+            }
+            (writes, writer.stats().unwrap())
+        });
+        let broken = |watcher: &mut Session| of_server(watcher, "pulls_begun") - of_server(watcher, "pulled_puts");
+        let deadline = Instant::now() + Duration::from_secs(120);
+        while broken(&mut watcher) < BREAKS && !writer.is_finished() {
+            assert!(Instant::now() < deadline, "no value was under way when the wire was cut");
+            let enough = of_server(&mut watcher, "pulled_puts") + 2;
+            eventually("it writes by rdma", &true, || of_server(&mut watcher, "pulled_puts") >= enough);
+            let cut = down();
+            let lost = of_server(&mut watcher, "connections_opened") + 1;
+            eventually("it comes another way", &true, || of_server(&mut watcher, "connections_opened") >= lost);
+            drop(cut);
+        }
+        is_enough.store(true, Ordering::SeqCst);
+        let (writes, stats) = writer.join().unwrap();
+        let replayed = stats.client("requests_replayed");
+        println!("{writes} writes, {replayed:?} repeated, {} broken while they were read", broken(&mut watcher));
+        assert!(replayed.is_some_and(|count| count >= 1));
+        let found = watcher.get("key").unwrap().expect("it is there");
+        assert!(found[..] == value(1 << 20, writes - 1)[..]);
+    });
+    eventually("all extents are items", &0, || unaccounted(&mut watcher));
+}
+
+#[test]
+#[ignore = "needs an RDMA device: scripts/guest"]
+fn a_table_that_is_full_refuses_what_it_would_have_read() {
+    let server = start(&[]);
+    let mut session = session(&server, options());
+    let mut written = 0usize;
+    let text = loop {
+        match session.put(written.to_le_bytes(), value(1_500_000, written)) {
+            Ok(_) => written += 1,
+            Err(Error::Full(text)) => break text,
+            Err(error) => panic!("{error}"),
+        }
+        assert!(written < 1000, "a table of 64 MiB is never full");
+    };
+    println!("{written} values, then: {text}");
+    assert!(written > 10);
+    let check = |session: &mut Session, i: usize| {
+        assert!(session.get(i.to_le_bytes()).unwrap().as_deref() == Some(&value(1_500_000, i)[..]), "value {i}");
+    };
+    (0..written).for_each(|i| check(&mut session, i));
+    assert_eq!(of_server(&mut session, "pulls_begun"), written as u64, "what has no room is not read");
+    // Over one that is there, too: its old value stays.
+    assert!(matches!(session.put(0usize.to_le_bytes(), value(1_500_000, 77)), Err(Error::Full(_))));
+    check(&mut session, 0);
+    assert!(session.delete(1usize.to_le_bytes()).unwrap());
+    session.put("another", value(1_500_000, 5)).unwrap();
+    eventually("all extents are items", &0, || unaccounted(&mut session));
+}
+
+/// A server that may pin too little has segments that no READ can fill: it says so, and values are sent.
+#[test]
+#[ignore = "needs an RDMA device: scripts/guest"]
+fn where_values_cannot_be_read_they_are_sent() {
+    let server = ServerProcess::start_pinning(10 << 20, "127.0.0.1:0", &["--memory", "64MiB", "--segment", "4MiB"]);
+    let mut session = session(&server, by(Path::RdmaRpc));
+    for i in 0..12usize {
+        session.put(i.to_le_bytes(), value(1_500_000, i)).unwrap();
+    }
+    for i in 0..12usize {
+        assert!(session.get(i.to_le_bytes()).unwrap().as_deref() == Some(&value(1_500_000, i)[..]), "value {i}");
+    }
+    let stats = session.stats().unwrap();
+    assert_eq!(stats.client("values_not_lent"), Some(1), "it is tried once");
+    assert_eq!(session.path(), Path::RdmaRpc, "and goes on by messages");
+    assert_eq!(stats.server("keys"), Some(12));
+    let put = ["tcp_put_ok", "rdma_rpc_put_ok"].map(|name| stats.client(name).unwrap());
+    assert!(put[0] + put[1] == 12 && put[1] > 6, "{put:?}");
+}
