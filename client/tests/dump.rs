@@ -200,6 +200,28 @@ fn a_dump_that_cannot_be_written_leaves_the_old_one() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no part is left");
 }
 
+/// To read all keys is to read; to remove them is to write.
+#[test]
+fn a_read_only_token_may_dump_and_not_flush() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&path, mode).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let secret = "9pNw2hHfV7JfQk1m5JbV0m2Gx6Zl0yq3aJc8WnT4rXs=";
+    let tokens = write("tokens", &format!("probe read-only {secret}\n"));
+    let tokens = sidestep_server::access::Tokens::read(FilePath::new(&tokens)).unwrap();
+    let server = Server::start(sidestep_server::Config { tokens: Some(tokens), ..support::config() }).unwrap();
+    let token = write("token", secret);
+    let dump = folder.path().join("dump");
+    ok(&sidestep(&server, &["--token-file", &token, "dump", dump.to_str().unwrap()], None));
+    let output = sidestep(&server, &["--token-file", &token, "flush", "--yes"], None);
+    refused(&output, 3, "probe");
+}
+
 #[test]
 fn flush_wants_a_yes_and_removes_all() {
     let server = start();
