@@ -25,7 +25,7 @@ pub struct Options {
     pub memory: Option<ByteSize>,
     /// What to do when the memory is full: refuse writes, or evict what was not used lately [default: none]
     #[arg(long, value_name = "POLICY")]
-    pub evict: Option<Eviction>,
+    pub evict: Option<EvictionPolicy>,
     /// Folder (on tmpfs or disk) that keeps the table over restarts; without it the table lives in a memfd
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
@@ -81,6 +81,17 @@ pub struct Options {
     /// Time that a client's host may give no sign of life [default: 120000]
     #[arg(long, value_name = "MS", help_heading = "Timeouts")]
     pub silence_timeout_ms: Option<u64>,
+}
+
+/// The name of an [`Eviction`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum EvictionPolicy {
+    /// Refuse writes.
+    #[default]
+    None,
+    /// Evict what was not used lately.
+    Clock,
 }
 
 /// Form of the log.
@@ -274,7 +285,10 @@ impl Options {
         let config = Config {
             listen: self.listen.unwrap_or(default.listen),
             memory_bytes: self.memory.map(|size| size.0),
-            eviction: self.evict.unwrap_or_default(),
+            eviction: match self.evict.unwrap_or_default() {
+                EvictionPolicy::None => Eviction::None,
+                EvictionPolicy::Clock => Eviction::Clock,
+            },
             data: self.data,
             workers: self.workers.unwrap_or(default.workers),
             tokens: self.token_file.as_deref().map(Tokens::read).transpose()?,

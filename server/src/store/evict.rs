@@ -12,9 +12,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use clap::ValueEnum;
 use parking_lot::Mutex;
-use serde::Deserialize;
 use sidestep_core::hash::KeyHash;
 use sidestep_core::layout::bucket::{self, SUBTABLE_BLOCKS, SUBTABLE_SLOTS, SlotWord, WINDOW_SLOTS};
 use sidestep_core::layout::item;
@@ -43,8 +41,7 @@ const SAMPLED_SLABS: usize = 8;
 const SAMPLED_EXTENTS: usize = 32;
 
 /// What to do when memory is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Eviction {
     /// Refuse writes.
     #[default]
