@@ -304,8 +304,6 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
             self.ended = true;
         }
         let mut is_pulled = false;
-        // A short read has emptied the socket (epoll(7)); only the end of the stream may be behind it.
-        self.readable = received != 0 && (received == room || self.hung_up);
         match &mut self.phase {
             Phase::Open(_, Body::Large(large)) => {
                 large.filled += received;
@@ -314,6 +312,9 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
             }
             _ => turn.input.received(received),
         }
+        // A short read has emptied the socket (epoll(7)); only the end of the stream may be behind it. Behind what was pulled
+        // a failure may be, of which nobody tells again.
+        self.readable = received != 0 && (received == room || self.hung_up || is_pulled);
         let count = if is_pulled { &turn.metrics.pulled_bytes } else { &turn.metrics.received_bytes };
         count.add(received as u64);
         Ok(received)

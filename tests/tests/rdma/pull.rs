@@ -6,17 +6,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use sidestep_client::{Error, Options, Path, PathMode, PutOptions, Session};
-use sidestep_core::message::{LentValue, Status};
+use sidestep_core::message::{LentValue, REQUEST_BYTES, Status};
+use sidestep_fabric::rdma::MESSAGE_BYTES;
 use sidestep_tests::process::{EndlessClient, ServerProcess, program, tmpfs_folder};
 
 use super::leaks::eventually;
 use super::raw::{Lender, lend_over_the_socket};
 use super::wire::{across, down, netem};
 use super::{fill, options, read_all, session, start};
-
-/// Longest frame that is sent as it is: one message.
-const MESSAGE_BYTES: usize = 8 << 10;
-const HEADER_BYTES: usize = 40;
 
 fn by(path: Path) -> Options {
     Options::default().path(PathMode::Require(path))
@@ -28,6 +25,12 @@ fn value(bytes: usize, salt: usize) -> Vec<u8> {
 
 fn of_server(session: &mut Session, name: &str) -> u64 {
     session.stats().unwrap().server(name).unwrap_or_else(|| panic!("no counter {name}"))
+}
+
+/// Values that are being read, or were not read to their end. Of one worker, which answers this itself.
+fn not_whole(session: &mut Session) -> u64 {
+    let stats = session.stats().unwrap();
+    stats.server("pulls_begun").unwrap().saturating_sub(stats.server("pulled_puts").unwrap())
 }
 
 /// Extents that are not items of keys: none, but while a write is under way.
@@ -46,7 +49,7 @@ fn large_values_are_read_from_the_client_and_found_on_every_path() {
     for path in [Path::Rdma, Path::RdmaRpc] {
         let mut writer = session(&server, by(path));
         let key = format!("key {path}");
-        let most = MESSAGE_BYTES - HEADER_BYTES - key.len();
+        let most = MESSAGE_BYTES - REQUEST_BYTES - key.len();
         let mut last_version = None;
         let sizes =
             [0, 1, most, most + 1, 10_000, 32_768, 40_001, piece - 1, piece, piece + 1, 5 * piece + 3, 16 << 20];
@@ -178,15 +181,14 @@ fn a_client_killed_while_its_value_is_read_leaves_no_trace() {
     let old = value(1 << 20, 9);
     bystander.put("old", &old).unwrap();
     let connections = of_server(&mut watcher, "connections");
-    let under_way = |watcher: &mut Session| of_server(watcher, "pulls_begun") - of_server(watcher, "pulled_puts");
     let mut killed = 0;
     for round in 0..50 {
         let client = EndlessClient::start(server.address(), "rdma,rdma-rpc", round, &["--long-values"]);
-        eventually("it writes", &true, || under_way(&mut watcher) > killed);
+        eventually("it writes", &true, || not_whole(&mut watcher) > killed);
         client.kill();
         eventually("its connections end", &connections, || of_server(&mut watcher, "connections"));
         eventually("its extents are free", &0, || unaccounted(&mut watcher));
-        killed = under_way(&mut watcher);
+        killed = not_whole(&mut watcher);
         read_all(&mut bystander, 10);
         if killed >= WANTED {
             break;
@@ -196,7 +198,6 @@ fn a_client_killed_while_its_value_is_read_leaves_no_trace() {
     assert!(killed >= WANTED, "only {killed} were under way");
     read_all(&mut bystander, 100);
     assert!(bystander.get("old").unwrap().as_deref() == Some(&old[..]));
-    assert_eq!(bystander.stats().unwrap().client("rdma_errors"), Some(0));
     server.kill();
     let checked = Command::new(program("sidestep-server")).args(["check", data]).output().unwrap();
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
@@ -206,7 +207,7 @@ fn a_client_killed_while_its_value_is_read_leaves_no_trace() {
 #[test]
 #[ignore = "needs an RDMA device: scripts/guest"]
 fn a_value_that_cannot_be_read_changes_nothing() {
-    let server = start(&[]);
+    let server = start(&["--workers", "1"]);
     let mut watcher = session(&server, by(Path::Tcp));
     let mut bystander = session(&server, options());
     fill(&mut bystander, 50);
@@ -227,7 +228,7 @@ fn a_value_that_cannot_be_read_changes_nothing() {
         assert_eq!(lender.hear(), None, "{what}");
         eventually("its connection ends", &connections, || of_server(&mut watcher, "connections"));
         eventually("its extent is free", &0, || unaccounted(&mut watcher));
-        assert_eq!(of_server(&mut watcher, "pulls_begun") - of_server(&mut watcher, "pulled_puts"), number, "{what}");
+        assert_eq!(not_whole(&mut watcher), number, "{what}");
         assert!(bystander.get("key").unwrap().as_deref() == Some(&old[..]), "{what}");
     }
     read_all(&mut bystander, 50);
@@ -285,10 +286,10 @@ fn a_repeat_is_answered_as_the_first_was_and_applied_once() {
     assert_eq!(of_server(&mut watcher, "rdma_rpc_repeated_writes"), 2);
     assert!(watcher.get("key").unwrap().as_deref() == Some(&whole[..]));
     // Of two connections with one write only one has its way, whichever comes first.
-    let (mut before, mut connections) = (versions[0], vec![second]);
+    let (mut before, mut last) = (versions[0], second);
     for sequence in 2..12 {
         let value = value(2 << 20, sequence as usize);
-        let mut one = connections.pop().expect("the last one");
+        let mut one = last;
         let (_one_buffer, from_one) = one.lend(&value);
         one.send(sequence, b"key", &from_one);
         let mut other = Lender::connect(server.address(), 7, boot_id);
@@ -302,9 +303,9 @@ fn a_repeat_is_answered_as_the_first_was_and_applied_once() {
         let found = watcher.get("key").unwrap().expect("it is there");
         assert!(found.version() == before + 1 && found[..] == value[..], "write {sequence} was done twice");
         before += 1;
-        connections.push(other);
+        last = other;
     }
-    drop(connections);
+    drop(last);
     eventually("all extents are items", &0, || unaccounted(&mut watcher));
 }
 
@@ -313,7 +314,7 @@ fn a_repeat_is_answered_as_the_first_was_and_applied_once() {
 #[ignore = "needs the two devices of scripts/guest"]
 fn values_are_applied_once_over_connections_that_break() {
     const BREAKS: u64 = 3;
-    let server = ServerProcess::start("127.0.0.1:0", &["--memory", "256MiB", "--device", "rxe0"]);
+    let server = ServerProcess::start("127.0.0.1:0", &["--memory", "256MiB", "--device", "rxe0", "--workers", "1"]);
     let mut writer =
         session(&server, across().path(PathMode::Prefer(Path::Rdma)).path_pause(Duration::from_millis(50)));
     let mut watcher = session(&server, by(Path::Tcp));
@@ -329,9 +330,8 @@ fn values_are_applied_once_over_connections_that_break() {
             }
             (writes, writer.stats().unwrap())
         });
-        let broken = |watcher: &mut Session| of_server(watcher, "pulls_begun") - of_server(watcher, "pulled_puts");
         let deadline = Instant::now() + Duration::from_secs(120);
-        while broken(&mut watcher) < BREAKS && !writer.is_finished() {
+        while not_whole(&mut watcher) < BREAKS && !writer.is_finished() {
             assert!(Instant::now() < deadline, "no value was under way when the wire was cut");
             let enough = of_server(&mut watcher, "pulled_puts") + 2;
             eventually("it writes by rdma", &true, || of_server(&mut watcher, "pulled_puts") >= enough);
@@ -343,7 +343,7 @@ fn values_are_applied_once_over_connections_that_break() {
         is_enough.store(true, Ordering::SeqCst);
         let (writes, stats) = writer.join().unwrap();
         let replayed = stats.client("requests_replayed");
-        println!("{writes} writes, {replayed:?} repeated, {} broken while they were read", broken(&mut watcher));
+        println!("{writes} writes, {replayed:?} repeated, {} broken while they were read", not_whole(&mut watcher));
         assert!(replayed.is_some_and(|count| count >= 1));
         let found = watcher.get("key").unwrap().expect("it is there");
         assert!(found[..] == value(1 << 20, writes - 1)[..]);
