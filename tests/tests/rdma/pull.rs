@@ -308,6 +308,15 @@ fn a_repeat_is_answered_as_the_first_was_and_applied_once() {
     eventually("all extents are items", &0, || unaccounted(&mut watcher));
 }
 
+/// Sets it when dropped: whoever waits for it does not outlive a failure.
+struct Set<'a>(&'a AtomicBool);
+
+impl Drop for Set<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// A wire that is cut while values are read: each is written once, whichever connection had it.
 #[test]
 #[ignore = "needs the two devices of scripts/guest"]
@@ -329,17 +338,19 @@ fn values_are_applied_once_over_connections_that_break() {
             }
             (writes, writer.stats().unwrap())
         });
+        let end = Set(&is_enough);
         let deadline = Instant::now() + Duration::from_secs(120);
         while not_whole(&mut watcher) < BREAKS && !writer.is_finished() {
             assert!(Instant::now() < deadline, "no value was under way when the wire was cut");
             let enough = of_server(&mut watcher, "pulled_puts") + 2;
             eventually("it writes by rdma", &true, || of_server(&mut watcher, "pulled_puts") >= enough);
-            let cut = down();
+            // Before the cut: it may be noticed at once.
             let lost = of_server(&mut watcher, "connections_opened") + 1;
+            let cut = down();
             eventually("it comes another way", &true, || of_server(&mut watcher, "connections_opened") >= lost);
             drop(cut);
         }
-        is_enough.store(true, Ordering::SeqCst);
+        drop(end);
         let (writes, stats) = writer.join().unwrap();
         let replayed = stats.client("requests_replayed");
         println!("{writes} writes, {replayed:?} repeated, {} broken while they were read", not_whole(&mut watcher));
