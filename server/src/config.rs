@@ -72,6 +72,9 @@ pub struct Options {
     /// Time for a request to arrive whole, beside what its bytes take at 64 KiB/s [default: 10000]
     #[arg(long, value_name = "MS", help_heading = "Timeouts")]
     pub frame_timeout_ms: Option<u64>,
+    /// Time for the next bytes of a value that is read from a client's memory [default: 4000]
+    #[arg(long, value_name = "MS", help_heading = "Timeouts")]
+    pub pull_timeout_ms: Option<u64>,
     /// Time for a client to take any byte of waiting replies [default: 30000]
     #[arg(long, value_name = "MS", help_heading = "Timeouts")]
     pub send_timeout_ms: Option<u64>,
@@ -150,6 +153,8 @@ pub struct Timeouts {
     pub handshake: Duration,
     /// For a request to arrive whole, beside what its bytes take at 64 KiB/s.
     pub frame: Duration,
+    /// For the next bytes of a value that is read from a client's memory.
+    pub pull: Duration,
     /// For a client to take any byte of the replies that wait for it.
     pub send: Duration,
     /// That a session outlives its connection.
@@ -165,6 +170,7 @@ impl Default for Timeouts {
         Self {
             handshake: Duration::from_secs(5),
             frame: Duration::from_secs(10),
+            pull: Duration::from_secs(4),
             send: Duration::from_secs(30),
             session: Duration::from_secs(60),
             silence: Duration::from_secs(120),
@@ -265,6 +271,7 @@ impl Options {
             log_format: self.log_format.or(file.log_format),
             handshake_timeout_ms: self.handshake_timeout_ms.or(file.handshake_timeout_ms),
             frame_timeout_ms: self.frame_timeout_ms.or(file.frame_timeout_ms),
+            pull_timeout_ms: self.pull_timeout_ms.or(file.pull_timeout_ms),
             send_timeout_ms: self.send_timeout_ms.or(file.send_timeout_ms),
             session_timeout_ms: self.session_timeout_ms.or(file.session_timeout_ms),
             silence_timeout_ms: self.silence_timeout_ms.or(file.silence_timeout_ms),
@@ -303,6 +310,7 @@ impl Options {
             timeouts: Timeouts {
                 handshake: time(self.handshake_timeout_ms, default.timeouts.handshake),
                 frame: time(self.frame_timeout_ms, default.timeouts.frame),
+                pull: time(self.pull_timeout_ms, default.timeouts.pull),
                 send: time(self.send_timeout_ms, default.timeouts.send),
                 session: time(self.session_timeout_ms, default.timeouts.session),
                 silence: time(self.silence_timeout_ms, default.timeouts.silence),
@@ -339,60 +347,4 @@ impl Config {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn options(file: &str) -> Result<Options, ConfigError> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("server.toml");
-        std::fs::write(&path, file).unwrap();
-        Options { config: Some(path), listen: Some("127.0.0.1:1".into()), ..Options::default() }.with_file()
-    }
-
-    #[test]
-    fn the_command_line_wins_over_the_file() {
-        let file = "listen = '127.0.0.1:2'\nmemory = '64MiB'\nmax-value = 4096\nallow-uid = [7]\npin = true\n";
-        let config = options(file).unwrap().into_config().unwrap();
-        assert_eq!(config.listen, "127.0.0.1:1");
-        assert_eq!(config.memory_bytes, Some(64 << 20));
-        assert_eq!(config.max_value_bytes, 4096);
-        assert_eq!(config.allow_uids, [7]);
-        assert!(config.pin);
-    }
-
-    #[test]
-    fn an_unknown_name_and_a_wrong_size_are_errors_on_one_line() {
-        for file in ["memroy = '1GiB'", "memory = '1GB3'", "workers = -1"] {
-            let error = options(file).unwrap_err().to_string();
-            assert!(!error.contains('\n'), "{error}");
-        }
-    }
-
-    #[test]
-    fn beyond_loopback_a_token_or_a_word_is_needed() {
-        let open = Config::default();
-        let may = |config: &Config, address: &str| config.check_address(address.parse().unwrap()).is_ok();
-        for address in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
-            assert!(may(&open, address), "{address}");
-        }
-        let tokens = Some(Tokens::bare("secret"));
-        for address in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "[::ffff:10.0.0.1]:1"] {
-            assert!(!may(&open, address), "{address}");
-            assert!(may(&Config { insecure: true, ..open.clone() }, address));
-            assert!(may(&Config { tokens: tokens.clone(), ..open.clone() }, address));
-        }
-        assert!(options("insecure = true").unwrap().into_config().unwrap().insecure);
-    }
-
-    #[test]
-    fn an_empty_token_no_workers_and_no_silence_are_errors() {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), " \n").unwrap();
-        assert!(Options { token_file: Some(file.path().into()), ..Options::default() }.into_config().is_err());
-        assert!(Options { workers: Some(0), ..Options::default() }.into_config().is_err());
-        for (silence_ms, is_good) in [(0, false), (999, false), (1000, true), (u64::MAX, false)] {
-            let options = Options { silence_timeout_ms: Some(silence_ms), ..Options::default() };
-            assert_eq!(options.into_config().is_ok(), is_good, "{silence_ms} ms");
-        }
-    }
-}
+mod tests;

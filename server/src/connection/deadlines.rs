@@ -32,6 +32,11 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
                 return;
             }
             Body::Frames => 0,
+            Body::Large(large) if large.is_pulled => {
+                // Each piece that arrives begins it anew.
+                self.receive_by.get_or_insert(turn.now + turn.service.timeouts.pull);
+                return;
+            }
             Body::Large(large) => large.left() as u64,
             Body::Dropped(left, _) => *left,
         };
@@ -48,6 +53,8 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
             Phase::Closing(_) => return,
             // It does not take what it is told.
             _ if self.send_by.is_some() => {}
+            // It has done nothing wrong: the end of the connection has it send the value again.
+            Phase::Open(_, Body::Large(large)) if large.is_pulled => {}
             Phase::Handshake(_) => {
                 let limit_ms = turn.service.timeouts.handshake.as_millis();
                 self.output.raw(&refusal(&format!("expected the handshake to be done within {limit_ms} ms")));

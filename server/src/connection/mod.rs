@@ -309,6 +309,9 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
                 large.filled += received;
                 large.reservation.arrived(large.filled);
                 is_pulled = large.is_pulled;
+                if is_pulled {
+                    self.receive_by = None;
+                }
             }
             _ => turn.input.received(received),
         }

@@ -4,7 +4,7 @@
 //! checked and published like one that was sent. The worker does not wait: the connection has a turn as bytes arrive, and
 //! others have theirs meanwhile.
 //!
-//! When the READs fail, or the client or the connection ends, the reservation goes with the connection. Its extent is
+//! When the READs fail, or nothing arrives for [`Timeouts::pull`](crate::Timeouts), or the client or the connection ends, the reservation goes with the connection. Its extent is
 //! free only after the queue pair is destroyed: see `Exchange::pull`.
 
 use sidestep_core::message::{LentValue, Op, RequestHeader, Status};

@@ -4,6 +4,7 @@ mod access;
 mod churn;
 mod leaks;
 mod pull;
+mod pull_faults;
 mod raw;
 mod restart;
 mod stopped;

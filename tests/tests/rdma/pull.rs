@@ -1,40 +1,39 @@
 //! Large values that the server reads out of its clients' memory.
 
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sidestep_client::{Error, Options, Path, PathMode, PutOptions, Session};
 use sidestep_core::message::{LentValue, REQUEST_BYTES, Status};
 use sidestep_fabric::rdma::MESSAGE_BYTES;
-use sidestep_tests::process::{EndlessClient, ServerProcess, program, tmpfs_folder};
+use sidestep_tests::process::ServerProcess;
 
 use super::leaks::eventually;
 use super::raw::{Lender, lend_over_the_socket};
-use super::wire::{across, down, netem};
-use super::{fill, options, read_all, session, start};
+use super::wire::{across, netem};
+use super::{options, session, start};
 
-fn by(path: Path) -> Options {
+pub(super) fn by(path: Path) -> Options {
     Options::default().path(PathMode::Require(path))
 }
 
-fn value(bytes: usize, salt: usize) -> Vec<u8> {
+pub(super) fn value(bytes: usize, salt: usize) -> Vec<u8> {
     (0..bytes).map(|i| (i * 31 + i / 4093 + salt) as u8).collect()
 }
 
-fn of_server(session: &mut Session, name: &str) -> u64 {
+pub(super) fn of_server(session: &mut Session, name: &str) -> u64 {
     session.stats().unwrap().server(name).unwrap_or_else(|| panic!("no counter {name}"))
 }
 
 /// Values that are being read, or were not read to their end. Of one worker, which answers this itself.
-fn not_whole(session: &mut Session) -> u64 {
+pub(super) fn not_whole(session: &mut Session) -> u64 {
     let stats = session.stats().unwrap();
     stats.server("pulls_begun").unwrap().saturating_sub(stats.server("pulled_puts").unwrap())
 }
 
 /// Extents that are not items of keys: none, but while a write is under way.
-fn unaccounted(session: &mut Session) -> u64 {
+pub(super) fn unaccounted(session: &mut Session) -> u64 {
     let stats = session.stats().unwrap();
     stats.server("extents").unwrap() - stats.server("keys").unwrap()
 }
@@ -167,73 +166,6 @@ fn other_sessions_go_on_while_a_value_is_read() {
     assert!(near.get("large").unwrap().as_deref() == Some(&large[..]));
 }
 
-/// As soon as one is seen to be under way, until enough were killed before it was whole.
-#[test]
-#[ignore = "needs an RDMA device: scripts/guest"]
-fn a_client_killed_while_its_value_is_read_leaves_no_trace() {
-    const WANTED: u64 = 5;
-    let folder = tmpfs_folder();
-    let data = folder.path().to_str().unwrap();
-    let mut server = ServerProcess::start("127.0.0.1:0", &["--memory", "256MiB", "--data", data, "--workers", "1"]);
-    let mut watcher = session(&server, by(Path::Tcp));
-    let mut bystander = session(&server, options());
-    fill(&mut bystander, 100);
-    let old = value(1 << 20, 9);
-    bystander.put("old", &old).unwrap();
-    let connections = of_server(&mut watcher, "connections");
-    let mut killed = 0;
-    for round in 0..50 {
-        let client = EndlessClient::start(server.address(), "rdma,rdma-rpc", round, &["--long-values"]);
-        eventually("it writes", &true, || not_whole(&mut watcher) > killed);
-        client.kill();
-        eventually("its connections end", &connections, || of_server(&mut watcher, "connections"));
-        eventually("its extents are free", &0, || unaccounted(&mut watcher));
-        killed = not_whole(&mut watcher);
-        read_all(&mut bystander, 100);
-        if killed >= WANTED {
-            break;
-        }
-    }
-    println!("{killed} values whose client was killed while they were read");
-    assert!(killed >= WANTED, "only {killed} were under way");
-    assert!(bystander.get("old").unwrap().as_deref() == Some(&old[..]));
-    server.kill();
-    let checked = Command::new(program("sidestep-server")).args(["check", data]).output().unwrap();
-    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
-}
-
-/// What a client that lies about its memory gets: an end of its connection, and nothing of its value anywhere.
-#[test]
-#[ignore = "needs an RDMA device: scripts/guest"]
-fn a_value_that_cannot_be_read_changes_nothing() {
-    let server = start(&["--workers", "1"]);
-    let mut watcher = session(&server, by(Path::Tcp));
-    let mut bystander = session(&server, options());
-    fill(&mut bystander, 50);
-    let old = value(50_000, 3);
-    bystander.put("key", &old).unwrap();
-    let connections = of_server(&mut watcher, "connections");
-    type Wrong = fn(LentValue) -> LentValue;
-    let wrongs: [(&str, Wrong); 4] = [
-        ("another key", |lent| LentValue { rkey: (lent.rkey.get() ^ 0x5a00).into(), ..lent }),
-        ("the first pieces can be read, the others not", |lent| LentValue { value_bytes: (3 << 20).into(), ..lent }),
-        ("an address of nothing", |lent| LentValue { address: 0.into(), ..lent }),
-        ("an address at the very end", |lent| LentValue { address: u64::MAX.into(), ..lent }),
-    ];
-    for (number, (what, wrong)) in (1..).zip(wrongs) {
-        let mut lender = Lender::connect(server.address(), 100 + number, 0);
-        let (_buffer, lent) = lender.lend(&value(1 << 20, 4));
-        lender.send(1, b"key", &wrong(lent));
-        assert_eq!(lender.hear(), None, "{what}");
-        eventually("its connection ends", &connections, || of_server(&mut watcher, "connections"));
-        eventually("its extent is free", &0, || unaccounted(&mut watcher));
-        assert_eq!(not_whole(&mut watcher), number, "{what}");
-        assert!(bystander.get("key").unwrap().as_deref() == Some(&old[..]), "{what}");
-    }
-    read_all(&mut bystander, 50);
-    assert_eq!(bystander.stats().unwrap().client("rdma_errors"), Some(0));
-}
-
 /// Refused with a reply, and the connection goes on.
 #[test]
 #[ignore = "needs an RDMA device: scripts/guest"]
@@ -305,59 +237,6 @@ fn a_repeat_is_answered_as_the_first_was_and_applied_once() {
         last = other;
     }
     drop(last);
-    eventually("all extents are items", &0, || unaccounted(&mut watcher));
-}
-
-/// Sets it when dropped: whoever waits for it does not outlive a failure.
-struct Set<'a>(&'a AtomicBool);
-
-impl Drop for Set<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
-/// A wire that is cut while values are read: each is written once, whichever connection had it.
-#[test]
-#[ignore = "needs the two devices of scripts/guest"]
-fn values_are_applied_once_over_connections_that_break() {
-    const BREAKS: u64 = 3;
-    let server = ServerProcess::start("127.0.0.1:0", &["--memory", "256MiB", "--device", "rxe0", "--workers", "1"]);
-    let mut writer =
-        session(&server, across().path(PathMode::Prefer(Path::Rdma)).path_pause(Duration::from_millis(50)));
-    let mut watcher = session(&server, by(Path::Tcp));
-    let is_enough = AtomicBool::new(false);
-    thread::scope(|scope| {
-        let writer = scope.spawn(|| {
-            let mut last = writer.put("key", value(1 << 20, 0)).unwrap();
-            let mut writes = 1;
-            while !is_enough.load(Ordering::SeqCst) {
-                let version = writer.put("key", value(1 << 20, writes)).unwrap();
-                assert_eq!(version, last + 1, "write {writes} was done twice, or not at all");
-                (last, writes) = (version, writes + 1);
-            }
-            (writes, writer.stats().unwrap())
-        });
-        let end = Set(&is_enough);
-        let deadline = Instant::now() + Duration::from_secs(120);
-        while not_whole(&mut watcher) < BREAKS && !writer.is_finished() {
-            assert!(Instant::now() < deadline, "no value was under way when the wire was cut");
-            let enough = of_server(&mut watcher, "pulled_puts") + 2;
-            eventually("it writes by rdma", &true, || of_server(&mut watcher, "pulled_puts") >= enough);
-            // Before the cut: it may be noticed at once.
-            let lost = of_server(&mut watcher, "connections_opened") + 1;
-            let cut = down();
-            eventually("it comes another way", &true, || of_server(&mut watcher, "connections_opened") >= lost);
-            drop(cut);
-        }
-        drop(end);
-        let (writes, stats) = writer.join().unwrap();
-        let replayed = stats.client("requests_replayed");
-        println!("{writes} writes, {replayed:?} repeated, {} broken while they were read", not_whole(&mut watcher));
-        assert!(replayed.is_some_and(|count| count >= 1));
-        let found = watcher.get("key").unwrap().expect("it is there");
-        assert!(found[..] == value(1 << 20, writes - 1)[..]);
-    });
     eventually("all extents are items", &0, || unaccounted(&mut watcher));
 }
 
