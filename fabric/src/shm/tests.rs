@@ -48,7 +48,8 @@ fn silent_clients_block_nobody_and_are_dropped_at_their_deadline() {
     // More than may be pending at once, some with half a ticket.
     let mut silent: Vec<_> = (0..300).map(|_| connect(&server)).collect();
     for client in &mut silent[10..] {
-        client.write_all(&TICKET[..8]).unwrap();
+        // On a busy host the first may have been dropped by now.
+        client.write_all(&TICKET[..8]).unwrap_or(());
     }
     for _ in 0..20 {
         fetch_fd(server.socket_name(), TICKET, WAIT).unwrap();
