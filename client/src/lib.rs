@@ -50,6 +50,9 @@ mod cooldown;
 mod counters;
 mod dial;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod link;
 mod options;
 mod paths;

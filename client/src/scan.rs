@@ -151,7 +151,7 @@ impl Session {
     }
 }
 
-fn page(body: &[u8], each: impl FnMut(Record<'_>)) -> Result<PageHeader, String> {
+pub(crate) fn page(body: &[u8], each: impl FnMut(Record<'_>)) -> Result<PageHeader, String> {
     let (header, rest) = PageHeader::read_from_prefix(body)
         .map_err(|_| format!("expected a page of at least {PAGE_HEADER_BYTES} bytes, found {}", body.len()))?;
     records(rest, header.records.get()).map_err(|error| error.to_string())?.into_iter().for_each(each);

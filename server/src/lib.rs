@@ -17,6 +17,9 @@ mod control;
 mod error;
 mod exporter;
 mod frame;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod handle;
 mod input;
 mod metrics;

@@ -6,3 +6,4 @@ pub mod linearizability;
 pub mod model;
 pub mod process;
 pub mod simulation;
+pub mod soak;

@@ -9,7 +9,7 @@ mod zipfian;
 
 pub use distribution::{Distribution, RecordChooser};
 pub use key::{KeyShape, MAX_ZERO_PADDING, fnv64};
-pub use properties::{PropertyMap, parse_assignment, parse_file};
+pub use properties::{PropertyMap, parse, parse_assignment, parse_file};
 pub use requests::{Operation, Request, Requests};
 pub use value::{Stamp, WrongValue, fill, verify};
 pub use zipfian::{THETA, Zipfian, zeta};

@@ -1,7 +1,9 @@
 //! YCSB's property files and `-p name=value`, as they are.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -37,9 +39,23 @@ const WITHOUT_EFFECT: [&str; 12] = [
 pub fn parse_file(path: &Path) -> Result<PropertyMap, BenchError> {
     let shown = path.display().to_string();
     let file = File::open(path).map_err(|source| BenchError::File { path: shown.clone(), source })?;
-    let properties = java_properties::read(file)
-        .map_err(|error| BenchError::Usage(format!("{shown}: not a Java properties file: {error}")))?;
-    Ok(properties.into_iter().collect())
+    parse(file, &shown)
+}
+
+/// Reads what a file of Java properties holds; `shown` is its name for a person.
+///
+/// # Errors
+/// Bytes that cannot be read or are not of that format.
+pub fn parse(mut file: impl Read, shown: &str) -> Result<PropertyMap, BenchError> {
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).map_err(|source| BenchError::File { path: shown.to_owned(), source })?;
+    let unusable = |why: &dyn Display| BenchError::Usage(format!("{shown}: not a Java properties file: {why}"));
+    if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
+        return Err(unusable(&"expected ISO 8859-1 or UTF-8, found the mark of UTF-16"));
+    }
+    // java-properties 2.0 panics over a file that ends within a character or a mark, which no line end can do.
+    bytes.push(b'\n');
+    Ok(java_properties::read(&bytes[..]).map_err(|error| unusable(&error))?.into_iter().collect())
 }
 
 /// `name=value` of `-p`.
@@ -238,6 +254,19 @@ mod tests {
             assert_eq!((file.mix, file.distribution), (preset.mix, preset.distribution), "workload {name}");
             assert_eq!((file.records, file.operations, file.value_bytes), (1000, Some(1000), 1000));
         }
+    }
+
+    /// java-properties 2.0 panics over the first five as they are.
+    #[test]
+    fn a_file_that_ends_within_a_mark_or_a_character_is_borne() {
+        for bytes in [&b"\xff"[..], b"\xfe", b"\xef", b"\xef\xbb", b"\xef\xbb\xbfa=\xc3"] {
+            assert!(parse(bytes, "bytes").is_ok(), "{bytes:02x?}");
+        }
+        for bytes in [&b"\xff\xfea\0=\0"[..], b"\xfe\xff\0a\0=", b"\xff\xfe\x3d\xd8"] {
+            assert!(parse(bytes, "bytes").expect_err("refused").to_string().contains("UTF-16"), "{bytes:02x?}");
+        }
+        let latin = parse(&b"name=\xe9\nother = x\\\n  y"[..], "bytes").expect("ISO 8859-1");
+        assert_eq!((&latin["name"][..], &latin["other"][..]), ("\u{e9}", "xy"));
     }
 
     #[test]

@@ -34,7 +34,7 @@ impl Page {
 }
 
 /// What was asked, as far as it matters.
-enum Asked {
+pub(super) enum Asked {
     More,
     Get(String),
     Head(String),
@@ -91,7 +91,7 @@ fn left(deadline: Instant) -> io::Result<Duration> {
     }
 }
 
-fn parse(head: &[u8]) -> Asked {
+pub(super) fn parse(head: &[u8]) -> Asked {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(head) {

@@ -25,6 +25,12 @@ const WAKE: Token = Token(1);
 /// Pause after the system could not give a connection, as when descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// The head of a request, for the fuzz targets.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn parse_any(head: &[u8]) {
+    let _ = http::parse(head);
+}
+
 /// Gathers the counters of a server that serves.
 type Source = Box<dyn Fn() -> Stats + Send>;
 

@@ -3,7 +3,7 @@
 use std::panic::resume_unwind;
 
 use sidestep_core::layout::bucket::{SUBTABLE_BLOCKS, SUBTABLE_SLOTS, SlotWord};
-use sidestep_core::layout::item::{HEADER_BYTES, Header, Link, LinkState};
+use sidestep_core::layout::item::{self, Header, Link, LinkState};
 use sidestep_core::layout::root;
 use sidestep_core::limits::{BLOCK_BYTES, BLOCK_WORDS};
 use sidestep_core::location::Location;
@@ -11,8 +11,9 @@ use sidestep_core::memory::MemoryMut;
 
 use super::{Store, StoreError};
 
-/// Items whose headers are fetched ahead.
+/// Items that are fetched ahead, and at most so many bytes of each: the processor goes on by itself from there.
 const PREFETCH: usize = 16;
+const PREFETCH_BYTES: usize = 512;
 
 /// What settling some subtables came to.
 #[derive(Debug, Default)]
@@ -39,36 +40,50 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
 
     fn settle_part(&self, subtables: &[u64]) -> Result<Settled, StoreError> {
         let mut settled = Settled::default();
+        let mut body = Vec::new();
         for &subtable in subtables {
-            self.settle_subtable(subtable, &mut settled)?;
+            self.settle_subtable(subtable, &mut settled, &mut body)?;
         }
         // Space is taken in this order: a slab at a time, not one for each item.
         settled.items.sort_unstable();
         Ok(settled)
     }
 
-    fn settle_subtable(&self, subtable: u64, settled: &mut Settled) -> Result<(), StoreError> {
+    fn settle_subtable(&self, subtable: u64, settled: &mut Settled, body: &mut Vec<u8>) -> Result<(), StoreError> {
         let first = subtable * BLOCK_WORDS;
         let slots = first..first + SUBTABLE_SLOTS as u64;
         let words: Vec<(u64, SlotWord)> =
             slots.map(|slot| (slot, SlotWord(self.memory.load(slot)))).filter(|(_, word)| !word.is_empty()).collect();
-        let prefetch = |(_, word): &(u64, SlotWord)| self.memory.prefetch(word.location().word(), HEADER_BYTES);
+        let prefetch = |(_, word): &(u64, SlotWord)| {
+            let bytes = (word.location().size() as usize).saturating_mul(BLOCK_BYTES).min(PREFETCH_BYTES);
+            self.memory.prefetch(word.location().word(), bytes);
+        };
         words.iter().take(PREFETCH).for_each(prefetch);
         for (i, &(slot, word)) in words.iter().enumerate() {
             words.get(i + PREFETCH).into_iter().for_each(prefetch);
-            self.settle_slot(slot, word, settled)?;
+            self.settle_slot(slot, word, settled, body)?;
         }
         Ok(())
     }
 
     /// Brings a slot to a settled item or to emptiness.
-    fn settle_slot(&self, slot: u64, word: SlotWord, settled: &mut Settled) -> Result<(), StoreError> {
+    fn settle_slot(
+        &self,
+        slot: u64,
+        word: SlotWord,
+        settled: &mut Settled,
+        body: &mut Vec<u8>,
+    ) -> Result<(), StoreError> {
         let header = self.checked_header(word.location())?;
         let (location, header) = match header.link.state() {
-            LinkState::Current => (word.location(), header),
+            LinkState::Current => {
+                self.check_body(word.location(), &header, body)?;
+                (word.location(), header)
+            }
             LinkState::Forward => {
                 let successor = header.link.successor();
                 let next = self.checked_header(successor)?;
+                self.check_body(successor, &next, body)?;
                 if next.link.state() == LinkState::Pending {
                     self.memory.store(successor.word(), Link::bound(LinkState::Current, next.checksum).0);
                 }
@@ -103,5 +118,18 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             return Err(damaged("the item's link is about another body"));
         }
         Ok(header)
+    }
+
+    /// The server gives out values without a look at their checksums, so it looks at them now: a kill leaves every
+    /// item whole, but a disk may have lost or changed something.
+    fn check_body(&self, location: Location, header: &Header, body: &mut Vec<u8>) -> Result<(), StoreError> {
+        body.resize(item::pad(header.exact_bytes()), 0);
+        self.memory.read(location.word(), body);
+        match item::checksum(&body[..header.exact_bytes()], self.table_id) == header.checksum {
+            true => Ok(()),
+            false => {
+                Err(StoreError::Damaged(format!("a slot names {location:?}: the bytes there were not written so")))
+            }
+        }
     }
 }

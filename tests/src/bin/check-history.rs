@@ -8,17 +8,20 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use sidestep_tests::linearizability::{check, read_history};
+use sidestep_tests::linearizability::{check_evicting, read_history};
 
 /// Checks whether a history is linearizable
 #[derive(Parser)]
 struct Cli {
     /// JSON lines, as the documentation of sidestep_tests::linearizability gives them
     file: PathBuf,
+    /// The server may have evicted any value at any time
+    #[arg(long)]
+    evicting: bool,
 }
 
 fn main() -> ExitCode {
-    let file = Cli::parse().file;
+    let Cli { file, evicting } = Cli::parse();
     let history = match File::open(&file).and_then(|file| read_history(BufReader::new(file))) {
         Ok(history) => history,
         Err(error) => {
@@ -26,7 +29,7 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    match check(&history) {
+    match check_evicting(&history, evicting) {
         Ok(report) => {
             println!("linearizable: {report:?}");
             ExitCode::SUCCESS

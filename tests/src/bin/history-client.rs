@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{BufWriter, Write, stdin, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Parser;
 use sidestep_tests::linearizability::client::{Plan, Via, run};
@@ -37,9 +39,18 @@ struct Cli {
     /// Go on when the server is lost
     #[arg(long)]
     may_lose_server: bool,
-    /// Where the history goes
+    /// Let some of the values expire
     #[arg(long)]
-    output: PathBuf,
+    expiring: bool,
+    /// What the names of keys begin with
+    #[arg(long, default_value = "key")]
+    prefix: String,
+    /// Where the history goes
+    #[arg(long, required_unless_present = "journals")]
+    output: Option<PathBuf>,
+    /// A folder where the history goes as it is made, and end when standard input does
+    #[arg(long)]
+    journals: Option<PathBuf>,
 }
 
 fn main() -> ExitCode {
@@ -62,14 +73,28 @@ fn keep_history(cli: Cli) -> Result<(), Box<dyn std::error::Error>> {
         hot_keys: cli.hot_keys,
         long_values: cli.long_values,
         may_lose_server: cli.may_lose_server,
+        expiring: cli.expiring,
+        prefix: cli.prefix,
+        journals: cli.journals,
     };
     println!("ready");
     stdin().read_line(&mut String::new())?;
-    let outcome = run(&plan, |begun| {
+    let stop = Arc::new(AtomicBool::new(false));
+    if plan.journals.is_some() {
+        let stop = stop.clone();
+        std::thread::spawn(move || {
+            // However it ends.
+            let _ = stdin().read_line(&mut String::new());
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+    let outcome = run(&plan, &stop, |begun| {
         // Whoever started this may not listen.
         let _ = writeln!(stdout(), "{begun}");
     })?;
-    write_history(&outcome.history, BufWriter::new(File::create(cli.output)?))?;
+    if let Some(output) = cli.output {
+        write_history(&outcome.history, BufWriter::new(File::create(output)?))?;
+    }
     for (name, count) in outcome.counters {
         println!("{name} {count}");
     }

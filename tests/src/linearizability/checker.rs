@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::operation::{Operation, write_history};
-use super::register::State;
+use super::register::{State, Vanishing};
 use super::search::{Entry, Explained, explain};
 use super::window::window;
 
@@ -60,6 +60,12 @@ impl fmt::Display for Violation {
 
 /// Checks every key of a history, on all processors.
 pub fn check(history: &[Operation]) -> Result<Report, Vec<Violation>> {
+    check_evicting(history, false)
+}
+
+/// The same, of a server that may evict: any value may be gone at any time. What is gone does not come back, and no
+/// version either.
+pub fn check_evicting(history: &[Operation], may_evict: bool) -> Result<Report, Vec<Violation>> {
     let mut sorted = history.to_vec();
     sorted.sort_unstable_by_key(|operation| (operation.key, operation.start, operation.end));
     let keys: Vec<&[Operation]> = sorted.chunk_by(|a, b| a.key == b.key).collect();
@@ -69,7 +75,7 @@ pub fn check(history: &[Operation]) -> Result<Report, Vec<Violation>> {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(operations) = keys.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    if let Some(violation) = check_key(operations) {
+                    if let Some(violation) = check_key(operations, may_evict) {
                         violations.lock().unwrap_or_else(PoisonError::into_inner).push(violation);
                     }
                 }
@@ -92,23 +98,34 @@ pub fn check(history: &[Operation]) -> Result<Report, Vec<Violation>> {
 }
 
 /// Checks the operations of one key.
-fn check_key(operations: &[Operation]) -> Option<Violation> {
+fn check_key(operations: &[Operation], by_eviction: bool) -> Option<Violation> {
+    let by_expiry = operations.iter().any(|operation| operation.ttl.is_some());
+    let vanishing = Vanishing { by_eviction, by_expiry };
     let entry = |&operation: &Operation| Entry { operation, required: operation.did.is_certain() };
     let entries: Vec<Entry> = operations.iter().map(entry).collect();
-    let explained = explain(&entries, State::NEW);
+    let explained = explain(&entries, State::new(vanishing));
     if explained == Explained::Yes {
         return None;
     }
     let (key, gave_up) = (operations[0].key, explained == Explained::GaveUp);
-    let (culprit, window) = if gave_up { (operations[0], Vec::new()) } else { window(operations) };
+    let (culprit, window) = if gave_up { (operations[0], Vec::new()) } else { window(operations, vanishing) };
     Some(Violation { key, operations: operations.len(), culprit, window, gave_up })
 }
 
 /// [`check`], but keeps a history that fails as a file, in `sidestep-histories` of the folder for temporary
 /// files, and says how to look at it.
 pub fn check_or_keep(name: &str, history: &[Operation]) -> Result<Report, String> {
-    check(history).map_err(|violations| {
-        let mut text = keep(name, history).unwrap_or_else(|error| format!("(it could not be kept: {error})"));
+    check_evicting_or_keep(name, history, false)
+}
+
+/// [`check_evicting`], and a history that fails is kept.
+pub fn check_evicting_or_keep(name: &str, history: &[Operation], may_evict: bool) -> Result<Report, String> {
+    check_evicting(history, may_evict).map_err(|violations| {
+        let more = if may_evict { " --evicting" } else { "" };
+        let mut text = match keep(name, history) {
+            Ok(file) => format!("not linearizable; cargo run -p sidestep-tests --bin check-history{more} {file}"),
+            Err(error) => format!("not linearizable; it could not be kept: {error}"),
+        };
         for violation in &violations {
             text += &format!("\n{violation}");
         }
@@ -121,5 +138,5 @@ fn keep(name: &str, history: &[Operation]) -> std::io::Result<String> {
     std::fs::create_dir_all(&folder)?;
     let file = folder.join(format!("{name}-{}.jsonl", std::process::id()));
     write_history(history, BufWriter::new(File::create(&file)?))?;
-    Ok(format!("not linearizable; cargo run -p sidestep-tests --bin check-history {}", file.display()))
+    Ok(file.display().to_string())
 }

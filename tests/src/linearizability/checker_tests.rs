@@ -4,10 +4,10 @@ use proptest::prelude::*;
 
 use super::checker::check;
 use super::operation::{Did, MALFORMED, Operation};
-use super::register::State;
+use super::register::{State, Vanishing};
 
 fn at(client: u32, start: u64, end: u64, did: Did) -> Operation {
-    Operation { client, key: 7, start, end, did }
+    Operation { client, key: 7, start, end, did, ttl: None }
 }
 
 fn put(version: u64) -> Did {
@@ -175,14 +175,14 @@ fn the_window_is_small() {
     let mut history = Vec::new();
     for key in 0..20 {
         for i in 0..500u64 {
-            let mut add = |client, start, end, did| history.push(Operation { client, key, start, end, did });
+            let mut add = |client, start, end, did| history.push(Operation { client, key, start, end, did, ttl: None });
             add(0, i * 10, i * 10 + 5, put(i + 1));
             add(1, i * 10 + 3, i * 10 + 8, found(i + 1));
             add(2, i * 10 + 6, i * 10 + 9, Did::Mismatch { expect: 999_999, found: i + 1 });
         }
     }
     check(&history).unwrap();
-    let broken = Operation { client: 3, key: 13, start: 2507, end: 2510, did: found(249) };
+    let broken = Operation { client: 3, key: 13, start: 2507, end: 2510, did: found(249), ttl: None };
     history.push(broken);
     let violations = check(&history).unwrap_err();
     assert_eq!((violations.len(), violations[0].key, violations[0].culprit), (1, 13, broken));
@@ -196,7 +196,7 @@ fn brute(left: &[Operation], state: State) -> bool {
     (0..left.len()).any(|i| {
         let others: Vec<Operation> = left.iter().enumerate().filter(|(j, _)| *j != i).map(|(_, o)| *o).collect();
         let may_be_first = left[i].start <= first_end;
-        may_be_first && state.after(&left[i].did).is_some_and(|after| brute(&others, after))
+        may_be_first && state.after(&left[i]).is_some_and(|after| brute(&others, after))
     })
 }
 
@@ -224,7 +224,7 @@ proptest! {
 
     #[test]
     fn the_search_agrees_with_trying_all(history in histories()) {
-        prop_assert_eq!(check(&history).is_ok(), brute(&history, State::NEW));
+        prop_assert_eq!(check(&history).is_ok(), brute(&history, State::new(Vanishing::default())));
     }
 
     /// Histories that come from a register, each operation done at a moment of its own: all good.

@@ -21,7 +21,8 @@
 //! {"client":5,"key":17,"start":2600,"end":2700,"did":"absent"}
 //! ```
 //!
-//! [`Did`] lists what can have been done. `cargo run -p sidestep-tests --bin check-history FILE` checks a file.
+//! A write of a value that expires has `"ttl"`, in nanoseconds; a history of a server that evicts is checked with
+//! `--evicting`. [`Did`] lists what can have been done. `cargo run -p sidestep-tests --bin check-history FILE` checks a file.
 //!
 //! [Herlihy and Wing 1990]: https://doi.org/10.1145/78969.78972
 //! [Wing and Gong 1993]: https://doi.org/10.1006/jpdc.1993.1015
@@ -36,5 +37,5 @@ mod register;
 mod search;
 mod window;
 
-pub use checker::{Report, Violation, check, check_or_keep};
+pub use checker::{Report, Violation, check, check_evicting, check_evicting_or_keep, check_or_keep};
 pub use operation::{Did, MALFORMED, Operation, read_history, write_history};

@@ -82,6 +82,9 @@ pub struct Operation {
     pub end: u64,
     /// What was done.
     pub did: Did,
+    /// Of a write: the value expires so many nanoseconds after a moment between start and end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<u64>,
 }
 
 /// Writes a history, one line an operation.

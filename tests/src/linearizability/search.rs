@@ -148,8 +148,8 @@ impl Search<'_> {
     fn settle(&mut self) -> usize {
         let mut node = self.timeline.next[HEAD];
         while let Event::Start(operation) = self.timeline.events[node] {
-            let did = &self.entries[operation].operation.did;
-            if did.is_observation() && self.state.after(did) == Some(self.state) {
+            let observed = &self.entries[operation].operation;
+            if observed.did.is_observation() && self.state.after(observed) == Some(self.state) {
                 // With it goes its end, which may have stood before others that may come now.
                 let previous = self.timeline.previous[node];
                 self.place(operation, self.state, true);
@@ -167,7 +167,7 @@ impl Search<'_> {
             let entry = &self.entries[operation];
             // What need not have been done is no use as an observation.
             let useful = entry.required || !entry.operation.did.is_observation();
-            if useful && let Some(after) = self.state.after(&entry.operation.did) {
+            if useful && let Some(after) = self.state.after(&entry.operation) {
                 let set = toggle(self.set, operation);
                 if self.seen.insert((set, after)) {
                     self.place(operation, after, false);

@@ -1,26 +1,27 @@
 //! The part of a history that shows why it cannot be explained.
 
 use super::operation::Operation;
-use super::register::State;
+use super::register::{State, Vanishing};
 use super::search::{Entry, Explained, explain};
 
 /// The operation with whose end a key's operations, sorted by their start, became impossible to explain; and the
 /// last of the operations up to there that are impossible from any state.
-pub(super) fn window(operations: &[Operation]) -> (Operation, Vec<Operation>) {
+pub(super) fn window(operations: &[Operation], vanishing: Vanishing) -> (Operation, Vec<Operation>) {
+    let (new, any) = (State::new(vanishing), State::any(vanishing));
     let mut ends: Vec<u64> = operations.iter().filter(|o| o.did.is_certain()).map(|o| o.end).collect();
     ends.sort_unstable();
     // A history that can be explained can be explained up to any time: the first time that cannot is found by halving.
-    let first = ends.partition_point(|&end| explain(&until(operations, end), State::NEW) != Explained::No);
+    let first = ends.partition_point(|&end| explain(&until(operations, end), new) != Explained::No);
     let end = ends.get(first).copied().unwrap_or(u64::MAX);
     let culprit = operations.iter().find(|o| o.did.is_certain() && o.end == end).unwrap_or(&operations[0]);
     let entries = until(operations, end);
     let mut starts: Vec<u64> = entries.iter().map(|entry| entry.operation.start).collect();
     starts.sort_unstable();
     // And it can be explained from any time on, from some state.
-    let beyond = starts.partition_point(|&start| explain(&since(&entries, start), State::ANY) == Explained::No);
+    let beyond = starts.partition_point(|&start| explain(&since(&entries, start), any) == Explained::No);
     let mut from = since(&entries, if beyond == 0 { 0 } else { starts[beyond - 1] });
     from.retain(|entry| entry.required || !entry.operation.did.is_observation());
-    let from = drop_observations(from, if beyond == 0 { State::NEW } else { State::ANY });
+    let from = drop_observations(from, if beyond == 0 { new } else { any });
     (*culprit, from.into_iter().map(|entry| entry.operation).collect())
 }
 

@@ -20,7 +20,7 @@ impl Record {
             Some(value) => Did::PutUnknown { value, expect },
             None => Did::DeleteUnknown { expect },
         };
-        self.open = Some(Operation { client: WRITER, key: key as u64, start, end: start, did });
+        self.open = Some(Operation { client: WRITER, key: key as u64, start, end: start, did, ttl: None });
     }
 
     /// The write under way was done; a put got this version.
@@ -59,7 +59,7 @@ impl Record {
             Some((version, value)) => Did::Found { version, value: number(value) },
             None => Did::Absent,
         };
-        self.operations.push(Operation { client: WRITER + 1, key: key as u64, start, end, did });
+        self.operations.push(Operation { client: WRITER + 1, key: key as u64, start, end, did, ttl: None });
     }
 
     pub(super) fn take(&mut self) -> Vec<Operation> {

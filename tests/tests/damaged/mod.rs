@@ -142,6 +142,25 @@ fn a_table_file_with_flipped_bits() {
     assert!(found > 10_000 && refused > 5, "{found} found, {refused} refused");
 }
 
+/// The server gives values out without a look at their checksums: a recovery must look. Seen to fail without that, with
+/// `recovery-believes-bodies.patch`.
+#[test]
+fn a_value_that_changed_on_the_disk_is_not_served() {
+    let memory = Arc::new(SimMemory::new(MEMORY_BYTES / 8, 0));
+    let store = Store::create(memory.clone(), &options()).expect("a table");
+    store.put(b"key", &[7; 100], None, 0).expect("a put");
+    drop(store);
+    let value = u64::from_le_bytes([7; 8]);
+    let word = (0..memory.words()).find(|word| memory.load(*word) == value).expect("the value");
+    memory.store(word, value ^ 1 << 40);
+    assert!(!check(&memory).is_sound());
+    assert_eq!(look(&memory, b"key"), (None, true));
+    let refused = Store::recover(memory.clone(), &options()).expect_err("it is damaged");
+    assert!(refused.to_string().starts_with("damaged table"), "{refused}");
+    memory.store(word, value);
+    assert_eq!(Store::recover(memory, &options()).expect("it is whole").1.keys, 1);
+}
+
 /// Words without any sense behind a directory that leads to them.
 #[test]
 fn a_reader_of_garbage_ends_soon() {

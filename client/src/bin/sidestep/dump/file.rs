@@ -218,7 +218,3 @@ impl<R: Read> Reader<R> {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "file_tests.rs"]
-mod tests;

@@ -1,8 +1,10 @@
 //! Dumps that are whole, cut off, changed, and not dumps at all.
 
 use proptest::prelude::*;
+use sidestep_client::Record;
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::*;
+use super::file::*;
 
 type Owned = (Vec<u8>, Vec<u8>, u64, u64);
 

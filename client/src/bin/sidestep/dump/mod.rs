@@ -1,6 +1,8 @@
 //! `sidestep dump FILE`
 
 pub(crate) mod file;
+#[cfg(test)]
+mod file_tests;
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write, stdout};
