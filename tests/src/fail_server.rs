@@ -25,8 +25,14 @@ pub struct FailServer {
 impl FailServer {
     /// Starts one, with a command that it obeys before it opens the table, but does not wait until it is ready.
     pub fn launch(listen: &str, data: &Path, first: &str) -> Self {
+        Self::launch_with(listen, data, first, &[])
+    }
+
+    /// The same with more arguments.
+    pub fn launch_with(listen: &str, data: &Path, first: &str, more: &[&str]) -> Self {
         let mut child = Command::new(program("fail-server"))
             .args(["--listen", listen, "--memory", MEMORY, "--segment", SEGMENT, "--first", first])
+            .args(more)
             .arg("--data")
             .arg(data)
             .stdin(Stdio::piped())

@@ -5,6 +5,7 @@
 //! recovers, and everything that was acknowledged must be there. By default each kind of store is met at the
 //! first and last ones of every run of its kind and now and then in between; `SIDESTEP_KILLS=all` meets each.
 
+mod removals;
 mod stages;
 mod stops;
 

@@ -14,7 +14,7 @@
 //!   promise and are not used on the shared side; the private side may have any width.
 //! - x86 does not reorder these loads with later loads, nor these stores with later stores.
 //!
-//! Elsewhere, and under Miri and loom, it is a loop of relaxed atomic words.
+//! Elsewhere, and under Miri, loom and the sanitizers (`word_loops`), it is a loop of relaxed atomic words.
 
 use std::sync::atomic::Ordering;
 
@@ -53,7 +53,7 @@ unsafe fn word_into(from: *const u8, into: *const AtomicU64) {
 /// # Safety
 /// `count` words from `from` on are mapped, aligned, and accessed by others atomically;
 /// `count * 8` bytes from `into` on are the caller's own.
-#[cfg(any(miri, loom, not(target_arch = "x86_64")))]
+#[cfg(any(miri, loom, word_loops, not(target_arch = "x86_64")))]
 #[inline]
 pub(super) unsafe fn out(from: *const AtomicU64, into: *mut u8, count: usize) {
     for i in 0..count {
@@ -64,7 +64,7 @@ pub(super) unsafe fn out(from: *const AtomicU64, into: *mut u8, count: usize) {
     }
 }
 
-#[cfg(any(miri, loom, not(target_arch = "x86_64")))]
+#[cfg(any(miri, loom, word_loops, not(target_arch = "x86_64")))]
 unsafe fn advance(shared: *const AtomicU64, private: *mut u8, words: usize) -> (*const AtomicU64, *mut u8) {
     (shared.wrapping_add(words), private.wrapping_add(words * 8))
 }
@@ -73,7 +73,7 @@ unsafe fn advance(shared: *const AtomicU64, private: *mut u8, words: usize) -> (
 ///
 /// # Safety
 /// As [`out`], the other way round, and the mapping is writable.
-#[cfg(any(miri, loom, not(target_arch = "x86_64")))]
+#[cfg(any(miri, loom, word_loops, not(target_arch = "x86_64")))]
 #[inline]
 pub(super) unsafe fn into(from: *const u8, into: *const AtomicU64, count: usize) {
     for i in 0..count {
@@ -82,7 +82,7 @@ pub(super) unsafe fn into(from: *const u8, into: *const AtomicU64, count: usize)
     }
 }
 
-#[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
+#[cfg(all(target_arch = "x86_64", not(any(miri, loom, word_loops))))]
 pub(super) use x86_64::{into, out};
 
 /// Asks for the lines of `bytes` bytes from `from` on. Never faults.
@@ -99,14 +99,14 @@ pub(super) fn prefetch(from: *const AtomicU64, bytes: usize) {
 
 #[inline(always)]
 fn prefetch_line(_at: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
+    #[cfg(all(target_arch = "x86_64", not(any(miri, loom, word_loops))))]
     // SAFETY: a prefetch is a hint and faults on no address.
     unsafe {
         core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(_at.cast());
     }
 }
 
-#[cfg(all(target_arch = "x86_64", not(any(miri, loom))))]
+#[cfg(all(target_arch = "x86_64", not(any(miri, loom, word_loops))))]
 mod x86_64 {
     use super::{AtomicU64, LINE_BYTES, word_into, word_out};
     use core::arch::asm;

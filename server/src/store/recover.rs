@@ -15,6 +15,7 @@ use sidestep_core::limits::{BLOCK_BYTES, BLOCK_WORDS, MAX_DEPTH};
 use sidestep_core::memory::{Memory, MemoryMut};
 
 use super::create::random_word;
+use super::settle::Route;
 use super::space::directory_blocks;
 use super::{Store, StoreError, StoreOptions};
 
@@ -152,8 +153,8 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         }
         let mut report = RecoveryReport { subtables: subtables.len() as u64, ..RecoveryReport::default() };
         store.finish_splits(&mut report)?;
-        let all: Vec<u64> = subtables.iter().copied().collect();
-        let settled = store.settle(&all, options.recovery_threads)?;
+        let routes = store.routes(&subtables)?;
+        let settled = store.settle(&routes, options.recovery_threads)?;
         for part in &settled {
             report.keys += part.items.len() as u64;
             report.updates_finished += part.updates_finished;
@@ -193,6 +194,29 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             report.splits_finished += 1;
         }
         Ok(())
+    }
+
+    /// All subtables, each with the hashes that lead to it: those of one are one row of the same entry.
+    fn routes(&self, subtables: &BTreeSet<u64>) -> Result<Vec<Route>, StoreError> {
+        let current = DirectoryWord(self.memory.load(root::CURRENT_DIRECTORY_WORD));
+        let entry = |index| DirectoryWord(self.memory.load(current.address() * BLOCK_WORDS + index));
+        let mut left = subtables.clone();
+        let mut routes = Vec::with_capacity(left.len());
+        let mut index = 0;
+        while index < 1u64 << current.depth() {
+            let first = entry(index);
+            let span = 1u64 << current.depth().saturating_sub(first.depth());
+            let is_row = index.is_multiple_of(span) && (index..index + span).all(|index| entry(index) == first);
+            if first.depth() > current.depth() || !is_row || !left.remove(&first.address()) {
+                return Err(StoreError::Damaged(format!("{span} entries of {current:?} from {index} on: {first:?}")));
+            }
+            routes.push(Route { entry: first, prefix: index / span });
+            index += span;
+        }
+        match left.first() {
+            None => Ok(routes),
+            Some(lost) => Err(StoreError::Damaged(format!("the directory leads no more to the subtable at {lost:#x}"))),
+        }
     }
 
     /// What no slot names is free.

@@ -2,8 +2,9 @@
 
 use std::panic::resume_unwind;
 
-use sidestep_core::layout::bucket::{SUBTABLE_BLOCKS, SUBTABLE_SLOTS, SlotWord};
-use sidestep_core::layout::item::{self, Header, Link, LinkState};
+use sidestep_core::layout::bucket::{self, SUBTABLE_BLOCKS, SUBTABLE_SLOTS, SlotWord, WINDOW_SLOTS};
+use sidestep_core::layout::directory::DirectoryWord;
+use sidestep_core::layout::item::{self, HEADER_BYTES, Header, Link, LinkState};
 use sidestep_core::layout::root;
 use sidestep_core::limits::{BLOCK_BYTES, BLOCK_WORDS};
 use sidestep_core::location::Location;
@@ -24,9 +25,18 @@ pub(super) struct Settled {
     pub(super) slots_emptied: u64,
 }
 
+/// A subtable and the hashes that the directory leads to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Route {
+    /// First block and depth of the subtable.
+    pub(super) entry: DirectoryWord,
+    /// What they begin with.
+    pub(super) prefix: u64,
+}
+
 impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
     /// Settles these subtables, in as many parts as there are threads. With one, in the caller's.
-    pub(super) fn settle(&self, subtables: &[u64], threads: usize) -> Result<Vec<Settled>, StoreError> {
+    pub(super) fn settle(&self, subtables: &[Route], threads: usize) -> Result<Vec<Settled>, StoreError> {
         if threads <= 1 {
             return Ok(vec![self.settle_part(subtables)?]);
         }
@@ -38,22 +48,27 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         })
     }
 
-    fn settle_part(&self, subtables: &[u64]) -> Result<Settled, StoreError> {
+    fn settle_part(&self, subtables: &[Route]) -> Result<Settled, StoreError> {
         let mut settled = Settled::default();
         let mut body = Vec::new();
-        for &subtable in subtables {
-            self.settle_subtable(subtable, &mut settled, &mut body)?;
+        for route in subtables {
+            self.settle_subtable(route, &mut settled, &mut body)?;
         }
         // Space is taken in this order: a slab at a time, not one for each item.
         settled.items.sort_unstable();
         Ok(settled)
     }
 
-    fn settle_subtable(&self, subtable: u64, settled: &mut Settled, body: &mut Vec<u8>) -> Result<(), StoreError> {
-        let first = subtable * BLOCK_WORDS;
+    fn settle_subtable(&self, route: &Route, settled: &mut Settled, body: &mut Vec<u8>) -> Result<(), StoreError> {
+        let first = route.entry.address() * BLOCK_WORDS;
         let slots = first..first + SUBTABLE_SLOTS as u64;
-        let words: Vec<(u64, SlotWord)> =
-            slots.map(|slot| (slot, SlotWord(self.memory.load(slot)))).filter(|(_, word)| !word.is_empty()).collect();
+        let mut words: Vec<(u64, SlotWord)> = slots.map(|slot| (slot, SlotWord(self.memory.load(slot)))).collect();
+        // Whoever finds a word deeper than the entry that led there looks at the directory again, and so for ever.
+        if let Some((slot, word)) = words.iter().find(|(_, word)| word.depth() != route.entry.depth()) {
+            let (at, entry) = (slot - first, route.entry);
+            return Err(StoreError::Damaged(format!("slot {at} of {entry:?} is {word:?}, of another depth")));
+        }
+        words.retain(|(_, word)| !word.is_empty());
         let prefetch = |(_, word): &(u64, SlotWord)| {
             let bytes = (word.location().size() as usize).saturating_mul(BLOCK_BYTES).min(PREFETCH_BYTES);
             self.memory.prefetch(word.location().word(), bytes);
@@ -61,7 +76,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         words.iter().take(PREFETCH).for_each(prefetch);
         for (i, &(slot, word)) in words.iter().enumerate() {
             words.get(i + PREFETCH).into_iter().for_each(prefetch);
-            self.settle_slot(slot, word, settled, body)?;
+            self.settle_slot(route, (slot, word), settled, body)?;
         }
         Ok(())
     }
@@ -69,8 +84,8 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
     /// Brings a slot to a settled item or to emptiness.
     fn settle_slot(
         &self,
-        slot: u64,
-        word: SlotWord,
+        route: &Route,
+        (slot, word): (u64, SlotWord),
         settled: &mut Settled,
         body: &mut Vec<u8>,
     ) -> Result<(), StoreError> {
@@ -78,12 +93,14 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         let (location, header) = match header.link.state() {
             LinkState::Current => {
                 self.check_body(word.location(), &header, body)?;
+                self.check_place(route, (slot, word), &header, body)?;
                 (word.location(), header)
             }
             LinkState::Forward => {
                 let successor = header.link.successor();
                 let next = self.checked_header(successor)?;
                 self.check_body(successor, &next, body)?;
+                self.check_place(route, (slot, word), &next, body)?;
                 if next.link.state() == LinkState::Pending {
                     self.memory.store(successor.word(), Link::bound(LinkState::Current, next.checksum).0);
                 }
@@ -130,6 +147,25 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             false => {
                 Err(StoreError::Damaged(format!("a slot names {location:?}: the bytes there were not written so")))
             }
+        }
+    }
+
+    /// A key is where whoever looks for it will look.
+    fn check_place(
+        &self,
+        route: &Route,
+        (slot, word): (u64, SlotWord),
+        header: &Header,
+        body: &[u8],
+    ) -> Result<(), StoreError> {
+        let hash = self.hash(&body[HEADER_BYTES..HEADER_BYTES + usize::from(header.key_bytes)]);
+        let window = bucket::window_word(route.entry.address(), hash);
+        let is_here = hash.directory_index(route.entry.depth()) == route.prefix
+            && (window..window + WINDOW_SLOTS as u64).contains(&slot)
+            && hash.fingerprint() == word.fingerprint();
+        match is_here {
+            true => Ok(()),
+            false => Err(StoreError::Damaged(format!("the key at {:?} belongs into another slot", word.location()))),
         }
     }
 }

@@ -9,7 +9,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
+use sidestep_server::config::EvictionPolicy;
 use sidestep_server::size::ByteSize;
+use sidestep_server::store::Eviction;
 use sidestep_server::{Config, Server};
 use sidestep_tests::fail_points::{FailPoints, Points, Step};
 
@@ -28,6 +30,9 @@ struct Cli {
     /// Size of a new table's segments
     #[arg(long)]
     segment: ByteSize,
+    /// What to do when memory is full
+    #[arg(long, default_value = "none")]
+    evict: EvictionPolicy,
     /// A command that is obeyed before the table is opened
     #[arg(long)]
     first: Option<String>,
@@ -72,6 +77,10 @@ fn serve(cli: Cli) -> Result<(), Box<dyn std::error::Error>> {
         data: Some(cli.data),
         memory_bytes: Some(cli.memory.0),
         segment_bytes: Some(cli.segment.0),
+        eviction: match cli.evict {
+            EvictionPolicy::None => Eviction::None,
+            EvictionPolicy::Clock => Eviction::Clock,
+        },
         workers: 1,
         ..Config::default()
     };

@@ -161,6 +161,36 @@ fn a_value_that_changed_on_the_disk_is_not_served() {
     assert_eq!(Store::recover(memory, &options()).expect("it is whole").1.keys, 1);
 }
 
+/// Slots that the server would look at for ever, and keys where nobody looks. Seen to fail without that, with
+/// `recovery-believes-depths.patch`: the server's own GET never returned.
+#[test]
+fn a_table_that_leads_nowhere_is_not_taken_up() {
+    let good = table();
+    let current = DirectoryWord(good[root::CURRENT_DIRECTORY_WORD as usize]);
+    let entry = DirectoryWord(good[(current.address() * BLOCK_WORDS) as usize]);
+    let first = (entry.address() * BLOCK_WORDS) as usize;
+    let slots = first..first + (SUBTABLE_BLOCKS * BLOCK_WORDS) as usize;
+    let (used, empty) =
+        (|slot: &usize| !SlotWord(good[*slot]).is_empty(), |slot: &usize| SlotWord(good[*slot]).is_empty());
+    let (one, none) =
+        (slots.clone().find(used).expect("a key"), slots.clone().rev().find(empty).expect("an empty slot"));
+    let far = slots.clone().rev().find(|slot| empty(slot) && slot.abs_diff(one) > 2 * WINDOW_SLOTS).expect("room");
+    let deeper = SlotWord(good[none]).at_depth(entry.depth() + 1).0;
+    let changes: [(&str, &[(usize, u64)]); 3] = [
+        ("an empty slot of another depth", &[(none, deeper)]),
+        ("a key in another window", &[(far, good[one]), (one, good[none])]),
+        ("an entry of another depth", &[((current.address() * BLOCK_WORDS) as usize, entry.0 ^ 1 << 58)]),
+    ];
+    for (what, changes) in changes {
+        let mut words = good.clone();
+        changes.iter().for_each(|&(word, value)| words[word] = value);
+        let refused = Store::recover(memory_of(&words), &options()).expect_err(what);
+        assert!(refused.to_string().starts_with("damaged table"), "{what}: {refused}");
+        assert!(!check(&memory_of(&words)).is_sound(), "{what}");
+    }
+    assert!(Store::recover(memory_of(&good), &options()).is_ok());
+}
+
 /// Words without any sense behind a directory that leads to them.
 #[test]
 fn a_reader_of_garbage_ends_soon() {
