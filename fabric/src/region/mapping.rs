@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
-use sidestep_core::memory::MemoryMut;
+use sidestep_core::memory::{Memory, MemoryMut};
 
 use super::words::Words;
 use super::{FileLock, HugePages, RegionError, checked_len, huge_pages, memory_of_words, raw_io};
@@ -148,6 +148,22 @@ impl Region {
         let into = self.checked_bytes(offset, bytes)?;
         // SAFETY: inside the mapping, which is writable and has no references to it.
         unsafe { raw_io::receive(fd, into, bytes) }
+    }
+
+    /// Writes bytes from byte `offset` on, where nobody else reads or writes yet. What is before them in their first word
+    /// stays; what is behind them in their last one does not.
+    pub fn write_at(&self, offset: u64, bytes: &[u8]) {
+        let (word, within) = (offset / 8, (offset % 8) as usize);
+        if within == 0 {
+            return self.write(word, bytes);
+        }
+        let (head, rest) = bytes.split_at(bytes.len().min(8 - within));
+        let mut first = self.load(word).to_le_bytes();
+        first[within..within + head.len()].copy_from_slice(head);
+        self.store(word, u64::from_le_bytes(first));
+        if !rest.is_empty() {
+            self.write(word + 1, rest);
+        }
     }
 
     /// The mapping, and a range of it that has been checked.

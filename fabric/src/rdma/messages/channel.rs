@@ -22,7 +22,7 @@ use std::ptr::null_mut;
 
 use ibverbs_sys as ffi;
 use sidestep_core::handshake::MessagesEnd;
-use sidestep_core::memory::{Memory, MemoryMut};
+use sidestep_core::memory::Memory;
 
 use self::pull::{Owner, Pull};
 use super::super::queue_pair::QueuePair;
@@ -348,7 +348,7 @@ impl End {
         (offset, room): (u64, usize),
         receives: &mut Receives,
     ) -> Result<usize, RdmaError> {
-        self.take_in(room, receives, |at, bytes| write_at(region, offset + at as u64, bytes))
+        self.take_in(room, receives, |at, bytes| region.write_at(offset + at as u64, bytes))
     }
 
     /// The buffers of messages that nobody has taken.
@@ -369,20 +369,5 @@ impl End {
 impl Drop for End {
     fn drop(&mut self) {
         self.destroy();
-    }
-}
-
-/// Writes bytes to any offset. What is before them in their first word stays.
-fn write_at(region: &Region, offset: u64, bytes: &[u8]) {
-    let (word, within) = (offset / 8, (offset % 8) as usize);
-    if within == 0 {
-        return region.write(word, bytes);
-    }
-    let (head, rest) = bytes.split_at(bytes.len().min(8 - within));
-    let mut first = region.load(word).to_le_bytes();
-    first[within..within + head.len()].copy_from_slice(head);
-    region.store(word, u64::from_le_bytes(first));
-    if !rest.is_empty() {
-        region.write(word + 1, rest);
     }
 }
