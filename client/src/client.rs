@@ -32,6 +32,7 @@ pub(crate) struct Shared {
     #[cfg(feature = "rdma")]
     nic: Mutex<Option<Arc<crate::rdma::Nic>>>,
     fallback_logged: AtomicBool,
+    in_the_clear_logged: AtomicBool,
 }
 
 impl Shared {
@@ -89,6 +90,13 @@ impl Shared {
     pub(crate) fn log_fallback(&self, path: Path, reason: &str) {
         if !self.fallback_logged.swap(true, Ordering::Relaxed) {
             warn!(server = self.server, %path, reason, "path not available, falling back to tcp");
+        }
+    }
+
+    /// Says once to who asked for TLS what it does not cover.
+    pub(crate) fn log_in_the_clear(&self, path: Path) {
+        if self.options.tls.is_some() && !self.in_the_clear_logged.swap(true, Ordering::Relaxed) {
+            warn!(server = self.server, %path, "keys and values are not encrypted on this path: TLS covers the control connection");
         }
     }
 
@@ -165,6 +173,7 @@ impl Client {
             #[cfg(feature = "rdma")]
             nic: Mutex::default(),
             fallback_logged: AtomicBool::new(false),
+            in_the_clear_logged: AtomicBool::new(false),
         });
         let first = Session::connect(shared.clone())?;
         Ok(Self { shared, pool: Arc::new(Mutex::new(vec![first])) })

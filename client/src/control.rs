@@ -71,9 +71,9 @@ pub(crate) struct Control {
 impl Control {
     pub(crate) fn connect(shared: Arc<Shared>, counters: Arc<Counters>, client_id: u64) -> Result<Self, Error> {
         let identity = Identity { client_id, resume_boot_id: 0 };
-        let (stream, welcome) = dial(shared.server(), identity, shared.options(), shared.options().connect_timeout)
+        let (dialled, welcome) = dial(shared.server(), identity, shared.options(), shared.options().connect_timeout)
             .map_err(|error| error.into_error(shared.server()))?;
-        let link = Link::new(stream, shared.options().spin, shared.options().request_timeout, shared.watch());
+        let link = Link::new(dialled, shared.options().spin, shared.options().request_timeout, shared.watch());
         Ok(Self {
             shared,
             counters,
@@ -332,9 +332,9 @@ impl Control {
         let identity = Identity { client_id: self.client_id, resume_boot_id: self.welcome.boot_id };
         let options = self.shared.options();
         let within = within.min(options.connect_timeout);
-        let (stream, welcome) = dial(self.shared.server(), identity, options, within)?;
+        let (dialled, welcome) = dial(self.shared.server(), identity, options, within)?;
         info!(server = self.shared.server(), resumed = welcome.resumed, boot_id = welcome.boot_id, "reconnected");
-        self.link = Some(Link::new(stream, options.spin, options.request_timeout, self.shared.watch()));
+        self.link = Some(Link::new(dialled, options.spin, options.request_timeout, self.shared.watch()));
         self.counters.add(Count::Reconnects, 1);
         self.counters.add(Count::SessionsResumed, u64::from(welcome.resumed));
         // A server that has restarted is no fault of the path's.

@@ -105,6 +105,8 @@ fn version_text(found: u64) -> String {
 #[derive(Debug)]
 pub(crate) enum ConnectError {
     Io(io::Error),
+    /// One side does not take the other for whom it should be, or does not speak TLS as it should.
+    Tls(String),
     Handshake(HandshakeError),
 }
 
@@ -118,7 +120,7 @@ impl ConnectError {
         let server = server.to_owned();
         match self {
             Self::Io(source) => Error::Unreachable { server, source: Arc::new(source) },
-            Self::Handshake(HandshakeError::Refused(reason)) => Error::Refused { server, reason },
+            Self::Tls(reason) | Self::Handshake(HandshakeError::Refused(reason)) => Error::Refused { server, reason },
             Self::Handshake(error) => Error::Refused { server, reason: error.to_string() },
         }
     }

@@ -67,6 +67,8 @@ mod scan;
 mod session;
 mod shm;
 mod submit;
+mod tls;
+mod tls_args;
 mod value;
 mod watch;
 
@@ -81,6 +83,8 @@ pub use options::{Options, Path, PathMode, PutOptions};
 pub use scan::ScanCursor;
 pub use session::Session;
 pub use sidestep_core::scan::Record;
+pub use tls::Tls;
+pub use tls_args::TlsArgs;
 pub use value::{Answer, Completion, Meta, Ticket, Value};
 
 /// The README's Rust block, as a test.

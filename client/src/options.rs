@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::tls::Tls;
 
 /// A way for a request to reach the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -53,7 +54,7 @@ impl FromStr for Path {
 /// Which path to use, and what to do when it cannot be had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathMode {
-    /// `shm` on the server's host, else `rdma`, else `tcp`.
+    /// `shm` on the server's host, else `rdma` (not over TLS, since RDMA is not encrypted), else `tcp`.
     #[default]
     Auto,
     /// This path; where it cannot be had, `tcp`, which is logged once and counted, and the path is tried again.
@@ -78,6 +79,7 @@ pub enum PathMode {
 pub struct Options {
     pub(crate) path: PathMode,
     pub(crate) token: Vec<u8>,
+    pub(crate) tls: Option<Tls>,
     pub(crate) connect_timeout: Duration,
     pub(crate) request_timeout: Duration,
     pub(crate) reconnect_timeout: Duration,
@@ -98,6 +100,7 @@ impl Default for Options {
         Self {
             path: PathMode::Auto,
             token: Vec::new(),
+            tls: None,
             connect_timeout: Duration::from_secs(3),
             request_timeout: Duration::from_secs(10),
             reconnect_timeout: Duration::from_secs(5),
@@ -122,6 +125,12 @@ impl Options {
     /// The secret shared with the server. Default: none.
     pub fn token(mut self, token: impl Into<Vec<u8>>) -> Self {
         self.token = token.into();
+        self
+    }
+
+    /// Encrypts control connections and all that travels on `tcp`; the server must have TLS too. Default: none.
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
         self
     }
 
@@ -200,6 +209,7 @@ impl fmt::Debug for Options {
         f.debug_struct("Options")
             .field("path", &self.path)
             .field("has_token", &!self.token.is_empty())
+            .field("tls", &self.tls)
             .field("connect_timeout", &self.connect_timeout)
             .field("request_timeout", &self.request_timeout)
             .field("reconnect_timeout", &self.reconnect_timeout)

@@ -197,7 +197,7 @@ impl Paths {
         };
         let opened = match self.open(path, shared, counters, control, keep) {
             // On another host, or out of reach on this one.
-            Err(no) if shared.options().path == PathMode::Auto => {
+            Err(no) if shared.options().path == PathMode::Auto && shared.options().tls.is_none() => {
                 match self.open(Path::Rdma, shared, counters, control, keep) {
                     Ok(reader) => {
                         if !no.is_elsewhere {
@@ -217,6 +217,9 @@ impl Paths {
                 let path = reader.as_ref().map_or(path, Reader::path);
                 self.by_messages |= path == Path::Rdma;
                 self.reader = reader;
+                if matches!(path, Path::Rdma | Path::RdmaRpc) {
+                    shared.log_in_the_clear(path);
+                }
                 self.retry.reset();
                 if self.missing.take().is_some() {
                     counters.add(Count::PathsRegained, 1);

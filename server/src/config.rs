@@ -12,6 +12,7 @@ use thiserror::Error;
 use crate::access::{TokenFileError, Tokens};
 use crate::size::ByteSize;
 use crate::store::Eviction;
+use crate::tls::{Tls, TlsFileError, TlsFiles};
 
 /// Options as given on the command line or, under the same names, in a TOML file. The command line wins.
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
@@ -39,6 +40,15 @@ pub struct Options {
     /// File with the tokens of which clients must prove to know one; read again on SIGHUP
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
+    /// The server's certificate in PEM, with those that lead to its CA: connections are TLS 1.3; read again on SIGHUP
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// The private key of that certificate in PEM; read again on SIGHUP
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// CAs of which clients must have a certificate, in PEM; read again on SIGHUP
+    #[arg(long, value_name = "FILE")]
+    pub tls_client_ca: Option<PathBuf>,
     /// Listen beyond this machine although anyone who reaches the port could enter
     #[arg(long)]
     pub insecure: bool,
@@ -130,8 +140,14 @@ pub enum ConfigError {
     /// A file that gives no tokens.
     #[error(transparent)]
     Tokens(#[from] TokenFileError),
+    /// Files that give no TLS.
+    #[error(transparent)]
+    Tls(#[from] TlsFileError),
     /// An open door that nobody has said to be meant.
-    #[error("anyone who reaches {address} could enter: give clients a token (--token-file FILE), or say --insecure")]
+    #[error(
+        "anyone who reaches {address} could enter: give clients a token (--token-file FILE), encrypt connections \
+         (--tls-cert FILE --tls-key FILE), or say --insecure"
+    )]
     Open {
         /// What would be listened on.
         address: SocketAddr,
@@ -194,6 +210,8 @@ pub struct Config {
     pub workers: usize,
     /// Who may enter; None: anyone who reaches the port.
     pub tokens: Option<Tokens>,
+    /// What connections are encrypted with; None: they are not.
+    pub tls: Option<Tls>,
     /// Whether to listen beyond the loopback interface although anyone who reaches the port could enter.
     pub insecure: bool,
     /// Largest value to take.
@@ -227,6 +245,7 @@ impl Default for Config {
             data: None,
             workers: (processors / 2).max(1),
             tokens: None,
+            tls: None,
             insecure: false,
             max_value_bytes: limits::DEFAULT_MAX_VALUE_BYTES,
             segment_bytes: None,
@@ -260,6 +279,9 @@ impl Options {
             workers: self.workers.or(file.workers),
             config: self.config,
             token_file: self.token_file.or(file.token_file),
+            tls_cert: self.tls_cert.or(file.tls_cert),
+            tls_key: self.tls_key.or(file.tls_key),
+            tls_client_ca: self.tls_client_ca.or(file.tls_client_ca),
             insecure: self.insecure || file.insecure,
             max_value: self.max_value.or(file.max_value),
             segment: self.segment.or(file.segment),
@@ -278,7 +300,24 @@ impl Options {
         })
     }
 
-    /// The configuration that these options make of the defaults. Reads the file of the tokens.
+    /// Where certificate and key are, if there is TLS. Good once a file's options are in.
+    pub fn tls_files(&self) -> Result<Option<TlsFiles>, ConfigError> {
+        let both = |found: &str| ConfigError::Value {
+            expected: "a certificate and its key (--tls-cert FILE --tls-key FILE) where there is TLS".into(),
+            found: found.into(),
+        };
+        match (&self.tls_cert, &self.tls_key, &self.tls_client_ca) {
+            (None, None, None) => Ok(None),
+            (Some(cert), Some(key), ca) => {
+                Ok(Some(TlsFiles { cert: cert.clone(), key: key.clone(), client_ca: ca.clone() }))
+            }
+            (Some(_), None, _) => Err(both("a certificate alone")),
+            (None, Some(_), _) => Err(both("a key alone")),
+            (None, None, Some(_)) => Err(both("the CA of clients alone")),
+        }
+    }
+
+    /// The configuration that these options make of the defaults. Reads the files of tokens, certificates and the key.
     pub fn into_config(self) -> Result<Config, ConfigError> {
         let default = Config::default();
         let time = |given: Option<u64>, default| given.map_or(default, Duration::from_millis);
@@ -289,6 +328,7 @@ impl Options {
                 found: size.to_string(),
             })?,
         };
+        let tls = self.tls_files()?.as_ref().map(Tls::read).transpose()?;
         let config = Config {
             listen: self.listen.unwrap_or(default.listen),
             memory_bytes: self.memory.map(|size| size.0),
@@ -299,6 +339,7 @@ impl Options {
             data: self.data,
             workers: self.workers.unwrap_or(default.workers),
             tokens: self.token_file.as_deref().map(Tokens::read).transpose()?,
+            tls,
             insecure: self.insecure,
             max_value_bytes,
             segment_bytes: self.segment.map(|size| size.0),
@@ -326,7 +367,11 @@ impl Config {
     /// Whether it may be served at this address, which the one to listen on stands for.
     pub(crate) fn check_address(&self, address: SocketAddr) -> Result<(), ConfigError> {
         let is_here = address.ip().to_canonical().is_loopback();
-        if is_here || self.tokens.is_some() || self.insecure { Ok(()) } else { Err(ConfigError::Open { address }) }
+        if is_here || self.tokens.is_some() || self.tls.is_some() || self.insecure {
+            Ok(())
+        } else {
+            Err(ConfigError::Open { address })
+        }
     }
 
     /// Whether the numbers make sense by themselves; those that belong to the table are checked there.

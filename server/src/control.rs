@@ -8,6 +8,7 @@ use sidestep_core::handshake::{
 use zerocopy::FromBytes;
 
 use crate::access::{Access, Attempt, Pass};
+use crate::connection::HANDSHAKE_RECORD;
 use crate::sessions::Attached;
 
 /// What the handshake needs to know of the server.
@@ -59,7 +60,17 @@ impl Handshake {
         }
     }
 
+    fn from(&self) -> IpAddr {
+        match self {
+            Self::Hello { from } | Self::Proof { from, .. } => *from,
+        }
+    }
+
     fn take(&mut self, input: &[u8], gate: &impl Gate) -> Result<(Step, usize), String> {
+        if input.first() == Some(&HANDSHAKE_RECORD) {
+            tracing::info!(from = %self.from(), "a client with TLS was refused: this server has none");
+            return Err("expected a client without TLS, found one with it: this server has no certificate".to_owned());
+        }
         let Ok((preamble, rest)) = Preamble::ref_from_prefix(input) else {
             // Whoever speaks another protocol learns so at once, however little was said.
             if !MAGIC.starts_with(&input[..input.len().min(MAGIC.len())]) {

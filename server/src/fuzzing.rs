@@ -98,6 +98,7 @@ fn service() -> Service {
         sessions: Arc::new(Sessions::new(timeouts.session)),
         metrics: Metrics::new(1),
         access: Arc::new(Access::new(None)),
+        tls: None,
         durable: false,
         shm: Err("not here".into()),
         rdma: Err("not here".into()),
@@ -125,7 +126,7 @@ impl<'s> Talk<'s> {
         let handshake = service.timeouts.handshake;
         Self {
             service,
-            connection: Connection::new(server, Ipv4Addr::LOCALHOST.into(), Instant::now(), handshake),
+            connection: Connection::new(server, Ipv4Addr::LOCALHOST.into(), None, Instant::now(), handshake),
             client,
             input: Input::new(),
             spare: Vec::new(),

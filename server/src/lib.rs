@@ -36,6 +36,7 @@ mod sessions;
 pub mod size;
 pub mod store;
 mod table;
+pub mod tls;
 mod upkeep;
 mod worker;
 

@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 use sd_notify::NotifyState;
 use sidestep_server::access::Tokens;
 use sidestep_server::config::{LogFormat, Options};
+use sidestep_server::tls::{Tls, TlsFiles};
 use sidestep_server::{Config, Server, ServerError, check_folder};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -71,7 +72,7 @@ fn with_sources(error: &dyn std::error::Error) -> String {
 fn serve(options: Options) -> Result<ExitCode, ServerError> {
     let options = options.with_file()?;
     start_log(options.log_format.unwrap_or_default());
-    let token_file = options.token_file.clone();
+    let (token_file, tls_files) = (options.token_file.clone(), options.tls_files()?);
     let config: Config = options.into_config()?;
     raise_descriptor_limit();
     // Before the server says that it is ready: whoever reads that may send a signal at once.
@@ -82,7 +83,7 @@ fn serve(options: Options) -> Result<ExitCode, ServerError> {
     tell_systemd(&[NotifyState::Ready, NotifyState::Status(server.description())]);
     let signal = signals.forever().find(|&signal| {
         if signal == SIGHUP {
-            read_tokens_again(&server, token_file.as_deref());
+            read_files_again(&server, token_file.as_deref(), tls_files.as_ref());
         }
         signal != SIGHUP
     });
@@ -94,17 +95,25 @@ fn serve(options: Options) -> Result<ExitCode, ServerError> {
 }
 
 /// What cannot be read or understood changes nothing: those who are in stay in, and nobody else comes.
-fn read_tokens_again(server: &Server, file: Option<&Path>) {
-    let Some(file) = file else {
-        info!("SIGHUP: there is no token file to read again");
-        return;
-    };
-    match Tokens::read(file) {
-        Ok(tokens) => {
+fn read_files_again(server: &Server, tokens: Option<&Path>, tls: Option<&TlsFiles>) {
+    if tokens.is_none() && tls.is_none() {
+        info!("SIGHUP: there is no file of tokens or certificates to read again");
+    }
+    match tokens.map(|file| (Tokens::read(file), file.display())) {
+        None => {}
+        Some((Ok(tokens), file)) => {
             server.replace_tokens(tokens);
-            info!(file = %file.display(), "SIGHUP: the tokens are those of the file now");
+            info!(%file, "SIGHUP: the tokens are those of the file now");
         }
-        Err(error) => error!(error = with_sources(&error), "SIGHUP: the tokens stay what they were"),
+        Some((Err(error), _)) => error!(error = with_sources(&error), "SIGHUP: the tokens stay what they were"),
+    }
+    match tls.map(|files| (Tls::read(files), files.cert.display())) {
+        None => {}
+        Some((Ok(tls), file)) => {
+            server.replace_tls(tls);
+            info!(%file, "SIGHUP: new connections are encrypted with the certificate of the file now");
+        }
+        Some((Err(error), _)) => error!(error = with_sources(&error), "SIGHUP: the certificates stay what they were"),
     }
 }
 

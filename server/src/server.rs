@@ -22,6 +22,7 @@ use crate::rdma::Rdma;
 use crate::service::{Service, ShmAddress};
 use crate::sessions::Sessions;
 use crate::table::{self, Folder, Table};
+use crate::tls::{Tls, TlsDoor};
 use crate::upkeep::Upkeep;
 use crate::worker::Worker;
 
@@ -80,7 +81,9 @@ impl<M: Backing> Server<M> {
                 (None, Err(format!("the server cannot offer it: {error}")))
             }
         };
-        let mut description = describe(address, &shm_address, &rdma, &description);
+        let tls = config.tls.as_ref();
+        warn_of_what_tls_leaves_open(&config, address, rdma.is_ok());
+        let mut description = describe((address, tls.is_some()), &shm_address, &rdma, &description);
         if let Some(exporter) = &exporter {
             description = format!("{description}; metrics: http://{}/metrics", exporter.address());
         }
@@ -89,6 +92,7 @@ impl<M: Backing> Server<M> {
             sessions,
             metrics: Metrics::new(config.workers),
             access,
+            tls: config.tls.clone().map(TlsDoor::new),
             durable: config.data.is_some(),
             shm: shm_address,
             rdma,
@@ -189,6 +193,14 @@ impl<M: Backing> Server<M> {
         }
     }
 
+    /// Connections that come from now on begin with these certificates. Those that stand go on as they began. Where there
+    /// was no TLS when the server started, there will be none.
+    pub fn replace_tls(&self, tls: Tls) {
+        if let Some(door) = &self.service.tls {
+            door.replace(tls);
+        }
+    }
+
     /// Stops: takes no more connections, answers the requests that have been received, sends the replies,
     /// ends. Returns when all threads have ended, within some seconds.
     pub fn stop(mut self) {
@@ -260,8 +272,28 @@ fn start_shm(
     Ok((server, ShmAddress { socket_name, host_boot_id }))
 }
 
-fn describe(address: SocketAddr, shm: &Result<ShmAddress, String>, rdma: &Result<Rdma, String>, table: &str) -> String {
-    let (mut offered, mut lacking) = (vec!["tcp".to_owned()], String::new());
+/// What an operator may not expect who asked for TLS.
+fn warn_of_what_tls_leaves_open(config: &Config, address: SocketAddr, has_rdma: bool) {
+    let Some(tls) = &config.tls else { return };
+    let is_here = address.ip().to_canonical().is_loopback();
+    if !is_here && config.tokens.is_none() && !tls.asks_for_certificate() && !config.insecure {
+        warn!(
+            "connections are encrypted, and anyone who reaches {address} may enter: no token or client certificate is asked for"
+        );
+    }
+    if has_rdma {
+        warn!("TLS covers TCP and control connections: what travels by RDMA itself is not encrypted");
+    }
+}
+
+fn describe(
+    (address, has_tls): (SocketAddr, bool),
+    shm: &Result<ShmAddress, String>,
+    rdma: &Result<Rdma, String>,
+    table: &str,
+) -> String {
+    let tcp = if has_tls { "tcp (TLS)" } else { "tcp" };
+    let (mut offered, mut lacking) = (vec![tcp.to_owned()], String::new());
     match shm {
         Ok(_) => offered.push("shm (abstract socket)".to_owned()),
         Err(reason) => lacking = format!("; shm not available: {reason}"),

@@ -18,6 +18,7 @@ use crate::rdma::{Channel, Connected, Messages, Rdma};
 use crate::scan;
 use crate::sessions::{Applied, Attached, Outcome, Sessions};
 use crate::store::{Got, Reservation, Store, WriteError};
+use crate::tls::TlsDoor;
 
 /// Where a client on the same host can have the table's memory.
 #[derive(Clone, Debug)]
@@ -33,6 +34,8 @@ pub(crate) struct Service<M = Region> {
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) metrics: Metrics,
     pub(crate) access: Arc<Access>,
+    /// None: connections are not encrypted.
+    pub(crate) tls: Option<TlsDoor>,
     pub(crate) durable: bool,
     pub(crate) shm: Result<ShmAddress, String>,
     /// The `rdma` path, or why there is none.

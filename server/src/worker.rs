@@ -16,12 +16,13 @@ use mio::{Events, Interest, Poll, Token, Waker};
 use tracing::{debug, info, warn};
 
 use crate::backing::Backing;
-use crate::connection::{Connection, Next, Turn};
+use crate::connection::{Connection, Next, Tls, Turn};
 use crate::handle::{Arrival, Handle};
 use crate::input::Input;
 use crate::metrics::Carried;
 use crate::rdma::Messages;
 use crate::service::Service;
+use crate::tls::TlsDoor;
 
 /// The waker's token; connections count from 0.
 const WAKE: Token = Token(usize::MAX);
@@ -269,6 +270,11 @@ impl<M: Backing> Worker<M> {
     }
 
     fn welcome(&mut self, Arrival { mut stream, from, refused }: Arrival, now: Instant) {
+        let Ok(tls) = self.desk.service.tls.as_ref().map(TlsDoor::open).transpose() else {
+            warn!("cannot begin TLS on a connection");
+            self.desk.service.metrics.closed();
+            return;
+        };
         let index = self.free.pop().unwrap_or_else(|| {
             self.seats.push(None);
             self.seats.len() - 1
@@ -280,7 +286,8 @@ impl<M: Backing> Worker<M> {
             self.desk.service.metrics.closed();
             return;
         }
-        let mut connection = Connection::new(stream, from, now, self.desk.service.timeouts.handshake);
+        let tls = tls.map(|session| Tls::new(session, from));
+        let mut connection = Connection::new(stream, from, tls, now, self.desk.service.timeouts.handshake);
         if let Some(reason) = refused {
             connection.refuse(&reason, self.desk.service.metrics.worker(self.desk.index, Carried::Socket));
         }

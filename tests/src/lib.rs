@@ -1,5 +1,6 @@
 //! Helpers of the tests across crates.
 
+pub mod certificates;
 pub mod fail_points;
 pub mod fail_server;
 pub mod linearizability;

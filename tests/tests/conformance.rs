@@ -1,4 +1,7 @@
-//! One suite that every path passes unchanged. A new path is one line at the end.
+//! One suite that every path passes unchanged, plain and over TLS. A new path is one line at the end.
+
+#[path = "conformance/setup.rs"]
+mod setup;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,50 +9,13 @@ use std::thread;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use sidestep_client::{Client, Error, Options, Path, PathMode, Session};
+use sidestep_client::{Error, Path};
 use sidestep_core::hash::KeyHash;
-use sidestep_server::{Config, Server};
 
-/// A server and a client that reads by one path or not at all.
-struct Setup {
-    server: Server,
-    client: Client,
-    path: Path,
-}
+use self::setup::{Setup, Way, plain, tls};
 
-impl Setup {
-    fn new(path: Path, memory_bytes: u64) -> Self {
-        Self::with_cache(path, memory_bytes, 0)
-    }
-
-    fn with_cache(path: Path, memory_bytes: u64, cache: usize) -> Self {
-        let config = Config {
-            listen: "127.0.0.1:0".into(),
-            memory_bytes: Some(memory_bytes),
-            segment_bytes: Some(1 << 20),
-            workers: 2,
-            ..Config::default()
-        };
-        let server = Server::start(config).expect("the server starts");
-        let options = Options::default().path(PathMode::Require(path)).location_cache(cache);
-        let client = Client::connect(server.local_addr().to_string(), options).expect("the path can be had");
-        Self { server, client, path }
-    }
-
-    fn session(&self) -> Session {
-        self.client.session().expect("a session")
-    }
-
-    fn get(&self, session: &mut Session, key: &[u8]) -> Option<Vec<u8>> {
-        session.get(key).expect("a get").map(|value| {
-            assert_eq!(value.path(), self.path, "a value came by another path");
-            value.into_vec()
-        })
-    }
-}
-
-fn put_get_delete(path: Path) {
-    let setup = Setup::new(path, 16 << 20);
+fn put_get_delete(way: Way) {
+    let setup = Setup::new(way, 16 << 20);
     let mut session = setup.session();
     assert_eq!(setup.get(&mut session, b"key"), None);
     let first = session.put(b"key", b"one").unwrap();
@@ -62,14 +28,14 @@ fn put_get_delete(path: Path) {
     assert_eq!(setup.get(&mut session, b"key"), None);
     assert!(session.put(b"key", b"three").unwrap() > second);
     // Writes go through the server's CPU on every path, by messages where there is a queue pair.
-    let by = if matches!(path, Path::Rdma | Path::RdmaRpc) { "rdma_rpc" } else { "tcp" };
+    let by = if matches!(way.path, Path::Rdma | Path::RdmaRpc) { "rdma_rpc" } else { "tcp" };
     let stats = session.stats().unwrap();
     assert_eq!(stats.client(&format!("{by}_put_ok")), Some(3));
     assert_eq!(stats.server(&format!("{by}_put_ok")), Some(3));
 }
 
-fn compare_and_put(path: Path) {
-    let setup = Setup::new(path, 16 << 20);
+fn compare_and_put(way: Way) {
+    let setup = Setup::new(way, 16 << 20);
     let mut session = setup.session();
     let version = session.put_if(b"key", b"1", 0).unwrap();
     let error = session.put_if(b"key", b"2", 0).unwrap_err();
@@ -80,8 +46,8 @@ fn compare_and_put(path: Path) {
     assert!(matches!(session.put_if(b"key", b"3", next), Err(Error::VersionMismatch { found: 0 })));
 }
 
-fn keys_and_values_of_every_size(path: Path) {
-    let setup = Setup::new(path, 64 << 20);
+fn keys_and_values_of_every_size(way: Way) {
+    let setup = Setup::new(way, 64 << 20);
     let mut session = setup.session();
     let largest = setup.client.server_info().unwrap().max_value_bytes as usize;
     let values = [0, 1, 7, 8, 9, 63, 64, 65, 1000, 4096, 4097, 8192, 16_384, 70_000, 300_000, largest];
@@ -104,8 +70,8 @@ fn keys_and_values_of_every_size(path: Path) {
     assert_eq!(setup.get(&mut session, b"key").as_deref(), Some(&b"goes on"[..]));
 }
 
-fn keys_that_look_alike(path: Path) {
-    let setup = Setup::new(path, 16 << 20);
+fn keys_that_look_alike(way: Way) {
+    let setup = Setup::new(way, 16 << 20);
     let mut session = setup.session();
     let keys: [&[u8]; 8] = [b"ab", b"abc", b"abc\0", b"abc\0\0", b"\0", b"\0\0", b"abcdefgh", b"abcdefgh\0"];
     for (i, key) in keys.iter().enumerate() {
@@ -118,8 +84,8 @@ fn keys_that_look_alike(path: Path) {
     assert_eq!(setup.get(&mut session, b"abcd"), None);
 }
 
-fn fingerprint_collisions(path: Path) {
-    let setup = Setup::new(path, 16 << 20);
+fn fingerprint_collisions(way: Way) {
+    let setup = Setup::new(way, 16 << 20);
     let mut session = setup.session();
     let table_id = setup.client.server_info().unwrap().table_id;
     let like = KeyHash::of(b"0", table_id);
@@ -141,8 +107,8 @@ fn fingerprint_collisions(path: Path) {
     assert_eq!(setup.get(&mut session, absent.as_bytes()), None);
 }
 
-fn batches(path: Path) {
-    let setup = Setup::new(path, 16 << 20);
+fn batches(way: Way) {
+    let setup = Setup::new(way, 16 << 20);
     let mut session = setup.session();
     let pairs: Vec<(String, Vec<u8>)> = (0..500).map(|i| (format!("key {i}"), vec![i as u8; i])).collect();
     for written in session.multi_put(&pairs).unwrap() {
@@ -154,14 +120,14 @@ fn batches(path: Path) {
     for (key, value) in keys.iter().zip(values) {
         let expected = pairs.iter().find(|pair| pair.0 == *key).map(|pair| &pair.1);
         assert_eq!(value.as_ref().map(|value| &value[..]), expected.map(|value| &value[..]), "{key}");
-        assert!(value.is_none_or(|value| value.path() == path));
+        assert!(value.is_none_or(|value| value.path() == way.path));
     }
     assert!(session.multi_get::<&[u8]>(&[]).unwrap().is_empty());
 }
 
 /// Splits, doublings, new segments and a full table under readers who look for what was acknowledged.
-fn growth_to_full_under_readers(path: Path) {
-    let setup = Setup::new(path, 8 << 20);
+fn growth_to_full_under_readers(way: Way) {
+    let setup = Setup::new(way, 8 << 20);
     let acknowledged = AtomicU64::new(0);
     let full = AtomicBool::new(false);
     let key = |i: u64| format!("{i:016}");
@@ -207,10 +173,10 @@ fn growth_to_full_under_readers(path: Path) {
 }
 
 /// Every increment is a compare-and-put: none may be lost or count twice.
-fn counters_add_up(path: Path) {
+fn counters_add_up(way: Way) {
     const THREADS: u64 = 4;
     const ROUNDS: u64 = 300;
-    let setup = Setup::with_cache(path, 16 << 20, 1024);
+    let setup = Setup::with_cache(way, 16 << 20, 1024);
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
@@ -236,9 +202,9 @@ fn counters_add_up(path: Path) {
 
 /// One key rewritten in a loop with values of changing size, readers with and without a location cache:
 /// whole values, and never an older one than before.
-fn rewriting_under_readers(path: Path) {
+fn rewriting_under_readers(way: Way) {
     for cache in [0, 64] {
-        let setup = Setup::with_cache(path, 16 << 20, cache);
+        let setup = Setup::with_cache(way, 16 << 20, cache);
         let done = AtomicBool::new(false);
         setup.session().put("key", value_of(0)).unwrap();
         thread::scope(|scope| {
@@ -289,10 +255,10 @@ fn action() -> impl Strategy<Value = Action> {
 }
 
 /// Random operations beside a plain map with versions, in a table so small that some writes find it full.
-fn behaves_like_a_map(path: Path) {
+fn behaves_like_a_map(way: Way) {
     let mut runner = TestRunner::new(ProptestConfig { cases: 24, ..ProptestConfig::default() });
     let ran = runner.run(&proptest::collection::vec(action(), 1..400), |actions| {
-        let setup = Setup::with_cache(path, 4 << 20, 32);
+        let setup = Setup::with_cache(way, 4 << 20, 32);
         let mut session = setup.session();
         let mut model: BTreeMap<u8, (u64, Vec<u8>)> = BTreeMap::new();
         for (i, action) in actions.into_iter().enumerate() {
@@ -341,49 +307,55 @@ fn behaves_like_a_map(path: Path) {
 }
 
 macro_rules! conformance {
-    ($($(#[$attribute:meta])* $name:ident: $path:expr;)*) => {$(
+    ($($(#[$attribute:meta])* $name:ident: $way:expr;)*) => {$(
         mod $name {
-            use super::Path;
+            use super::*;
 
             $(#[$attribute])*
             #[test]
-            fn put_get_delete() { super::put_get_delete($path) }
+            fn put_get_delete() { super::put_get_delete($way) }
             $(#[$attribute])*
             #[test]
-            fn compare_and_put() { super::compare_and_put($path) }
+            fn compare_and_put() { super::compare_and_put($way) }
             $(#[$attribute])*
             #[test]
-            fn keys_and_values_of_every_size() { super::keys_and_values_of_every_size($path) }
+            fn keys_and_values_of_every_size() { super::keys_and_values_of_every_size($way) }
             $(#[$attribute])*
             #[test]
-            fn keys_that_look_alike() { super::keys_that_look_alike($path) }
+            fn keys_that_look_alike() { super::keys_that_look_alike($way) }
             $(#[$attribute])*
             #[test]
-            fn fingerprint_collisions() { super::fingerprint_collisions($path) }
+            fn fingerprint_collisions() { super::fingerprint_collisions($way) }
             $(#[$attribute])*
             #[test]
-            fn batches() { super::batches($path) }
+            fn batches() { super::batches($way) }
             $(#[$attribute])*
             #[test]
-            fn growth_to_full_under_readers() { super::growth_to_full_under_readers($path) }
+            fn growth_to_full_under_readers() { super::growth_to_full_under_readers($way) }
             $(#[$attribute])*
             #[test]
-            fn counters_add_up() { super::counters_add_up($path) }
+            fn counters_add_up() { super::counters_add_up($way) }
             $(#[$attribute])*
             #[test]
-            fn rewriting_under_readers() { super::rewriting_under_readers($path) }
+            fn rewriting_under_readers() { super::rewriting_under_readers($way) }
             $(#[$attribute])*
             #[test]
-            fn behaves_like_a_map() { super::behaves_like_a_map($path) }
+            fn behaves_like_a_map() { super::behaves_like_a_map($way) }
         }
     )*};
 }
 
 conformance! {
-    tcp: Path::Tcp;
-    shm: Path::Shm;
+    tcp: plain(Path::Tcp);
+    shm: plain(Path::Shm);
     #[ignore = "needs an RDMA device: scripts/guest"]
-    rdma: Path::Rdma;
+    rdma: plain(Path::Rdma);
     #[ignore = "needs an RDMA device: scripts/guest"]
-    rdma_rpc: Path::RdmaRpc;
+    rdma_rpc: plain(Path::RdmaRpc);
+    tcp_over_tls: tls(Path::Tcp);
+    shm_over_tls: tls(Path::Shm);
+    #[ignore = "needs an RDMA device: scripts/guest"]
+    rdma_over_tls: tls(Path::Rdma);
+    #[ignore = "needs an RDMA device: scripts/guest"]
+    rdma_rpc_over_tls: tls(Path::RdmaRpc);
 }

@@ -13,22 +13,23 @@ use super::{Done, Job, Lines, Order, PROTOCOL, Word};
 use crate::driver::{Part, Run, run_part};
 use crate::error::BenchError;
 use crate::interrupt;
+use crate::target::Credentials;
 
 /// How often a waiting agent looks for Ctrl-C.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Serves one coordinator after the other until Ctrl-C; `token` is for the servers that jobs name.
+/// Serves one coordinator after the other until Ctrl-C; `credentials` are for the servers that jobs name.
 ///
 /// # Errors
 /// The listener fails.
-pub fn serve(listener: &TcpListener, token: &[u8]) -> Result<(), BenchError> {
+pub fn serve(listener: &TcpListener, credentials: &Credentials) -> Result<(), BenchError> {
     let failed = |error: io::Error| BenchError::System { attempted: "accept a coordinator", reason: error.to_string() };
     listener.set_nonblocking(true).map_err(failed)?;
     while !interrupt::requested() {
         match listener.accept() {
             Ok((stream, coordinator)) => {
                 info!(%coordinator, "a coordinator has come");
-                if let Err(error) = attend(stream, token) {
+                if let Err(error) = attend(stream, credentials) {
                     warn!(%coordinator, %error, "the coordinator is lost");
                 }
             }
@@ -42,7 +43,7 @@ pub fn serve(listener: &TcpListener, token: &[u8]) -> Result<(), BenchError> {
 }
 
 /// One coordinator's jobs, in turn.
-fn attend(stream: TcpStream, token: &[u8]) -> io::Result<()> {
+fn attend(stream: TcpStream, credentials: &Credentials) -> io::Result<()> {
     // Where nonblocking is inherited from the listener.
     stream.set_nonblocking(false)?;
     let (lines, writer) = (Lines::new(stream.try_clone()?)?, Lines::new(stream)?);
@@ -50,7 +51,7 @@ fn attend(stream: TcpStream, token: &[u8]) -> io::Result<()> {
     let (sender, orders) = channel();
     thread::scope(|scope| {
         let listening = scope.spawn(|| listen(lines, sender, &cancelled));
-        let result = work(&writer, &orders, &cancelled, token);
+        let result = work(&writer, &orders, &cancelled, credentials);
         // Wakes the thread that listens, whatever it waits for.
         let _ = writer.stream().shutdown(Shutdown::Both);
         let heard = listening.join().unwrap_or(Ok(()));
@@ -81,7 +82,7 @@ fn listen(mut lines: Lines, orders: Sender<Order>, cancelled: &AtomicBool) -> io
     heard
 }
 
-fn work(writer: &Lines, orders: &Receiver<Order>, cancelled: &AtomicBool, token: &[u8]) -> io::Result<()> {
+fn work(writer: &Lines, orders: &Receiver<Order>, cancelled: &AtomicBool, credentials: &Credentials) -> io::Result<()> {
     loop {
         let job = match orders.recv_timeout(TICK) {
             Ok(Order::Job(job)) => job,
@@ -90,7 +91,7 @@ fn work(writer: &Lines, orders: &Receiver<Order>, cancelled: &AtomicBool, token:
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) if !interrupt::requested() => continue,
             Err(_) => return Ok(()),
         };
-        let word = match part(&job, writer, orders, cancelled, token) {
+        let word = match part(&job, writer, orders, cancelled, credentials) {
             Ok(run) => Word::Done(Box::new(Done::from(&run))),
             Err(error) => Word::Failed { code: error.exit_code(), reason: error.to_string() },
         };
@@ -104,13 +105,13 @@ fn part(
     writer: &Lines,
     orders: &Receiver<Order>,
     cancelled: &AtomicBool,
-    token: &[u8],
+    credentials: &Credentials,
 ) -> Result<Run, BenchError> {
     if job.protocol != PROTOCOL {
         let found = &job.protocol;
         return Err(BenchError::Usage(format!("expected a coordinator of {PROTOCOL:?}, found {found:?}")));
     }
-    let store = job.store.open(token).map_err(|error| BenchError::Unavailable {
+    let store = job.store.open(credentials).map_err(|error| BenchError::Unavailable {
         store: format!("{} as seen from here", job.store.name()),
         reason: error.0,
     })?;

@@ -4,8 +4,10 @@ use clap::Args;
 
 use sidestep_bench::agents::serve;
 use sidestep_bench::error::BenchError;
+use sidestep_bench::target::Credentials;
+use sidestep_client::TlsArgs;
 
-use super::shared::{print, token};
+use super::shared::{print, tls, token};
 
 #[derive(Debug, Args)]
 pub(super) struct Agent {
@@ -16,6 +18,8 @@ pub(super) struct Agent {
     /// File with the token of the servers that are driven: it is not sent by the coordinator.
     #[arg(long, value_name = "FILE")]
     token_file: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
 }
 
 impl Agent {
@@ -25,8 +29,8 @@ impl Agent {
         };
         let listener = TcpListener::bind(&self.listen).map_err(unusable)?;
         let address = listener.local_addr().map_err(unusable)?;
-        let token = token(self.token_file.as_deref())?;
+        let credentials = Credentials { token: token(self.token_file.as_deref())?, tls: tls(&self.tls)? };
         print(&format!("agent listening on {address}\n"))?;
-        serve(&listener, &token)
+        serve(&listener, &credentials)
     }
 }

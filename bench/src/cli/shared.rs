@@ -13,6 +13,7 @@ use sidestep_bench::error::BenchError;
 use sidestep_bench::report::{self, Report};
 use sidestep_bench::target::{Local, PeerKind, ServerAddress, Sidestep, Target, TargetError};
 use sidestep_bench::workload::{PropertyMap, Workload, parse_assignment, parse_file};
+use sidestep_client::{Tls, TlsArgs};
 
 /// Port of a server that is given without one.
 const DEFAULT_SERVER: &str = "127.0.0.1:7411";
@@ -105,6 +106,8 @@ pub(crate) struct ServerOptions {
     /// File with the token shared with the server.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// Entries of the location cache of each session; 0 = off.
     #[arg(long, value_name = "N", default_value_t = 0)]
     location_cache: usize,
@@ -120,12 +123,18 @@ pub(crate) fn token(file: Option<&Path>) -> Result<Vec<u8>, BenchError> {
     Ok(bytes.trim_ascii().to_vec())
 }
 
+/// What the options say of TLS.
+pub(crate) fn tls(args: &TlsArgs) -> Result<Option<Tls>, BenchError> {
+    args.tls().map_err(|error| BenchError::Usage(error.to_string()))
+}
+
 impl ServerOptions {
     pub(crate) fn address(&self) -> Result<ServerAddress, BenchError> {
         let token = token(self.token_file.as_deref())?;
         Ok(ServerAddress {
             address: self.server.clone().unwrap_or_else(|| DEFAULT_SERVER.into()),
             token,
+            tls: tls(&self.tls)?,
             location_cache: self.location_cache,
             spin: self.spin,
         })

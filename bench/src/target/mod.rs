@@ -21,7 +21,7 @@ pub use memcached::Memcached;
 pub use own::OwnServer;
 pub use peer::{Peer, PeerKind, is_loopback};
 pub use redis::Redis;
-pub use sidestep::{PathReport, ServerAddress, Sidestep, paths_of};
+pub use sidestep::{Credentials, PathReport, ServerAddress, Sidestep, paths_of};
 
 /// Why a store did not do what it was asked.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -215,15 +215,16 @@ impl RemoteStore {
         }
     }
 
-    /// Opens it; `token` is for a server of Sidestep.
+    /// Opens it; `credentials` are for a server of Sidestep.
     ///
     /// # Errors
     /// It cannot be reached, or the path cannot be had.
-    pub fn open(&self, token: &[u8]) -> Result<Box<dyn Target>, TargetError> {
+    pub fn open(&self, credentials: &Credentials) -> Result<Box<dyn Target>, TargetError> {
         Ok(match self {
             Self::Sidestep { address, path, location_cache, spin } => {
-                let (address, token) = (address.clone(), token.to_vec());
-                let server = ServerAddress { address, token, location_cache: *location_cache, spin: *spin };
+                let Credentials { token, tls } = credentials.clone();
+                let (address, location_cache, spin) = (address.clone(), *location_cache, *spin);
+                let server = ServerAddress { address, token, tls, location_cache, spin };
                 Box::new(Sidestep::connect(&server, path)?)
             }
             Self::Memcached { address } => Box::new(Memcached::new(Peer::running(address))?),

@@ -3,11 +3,20 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use sidestep_client::{Answer, Client, Error, Meta, Options, Path, PathMode, PutOptions, Session, Ticket};
+use sidestep_client::{Answer, Client, Error, Meta, Options, Path, PathMode, PutOptions, Session, Ticket, Tls};
 
 use super::peer::is_loopback;
 use super::{Completion, Connection, EachCompletion, EachRead, Effort, RemoteStore, Reply, Route, Target, TargetError};
 use crate::accounting;
+
+/// What lets a client in. It is told to no other machine.
+#[derive(Clone, Debug, Default)]
+pub struct Credentials {
+    /// The shared secret, if there is one.
+    pub token: Vec<u8>,
+    /// How connections are encrypted, if they are.
+    pub tls: Option<Tls>,
+}
 
 /// Where the server is and how to reach it.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +25,8 @@ pub struct ServerAddress {
     pub address: String,
     /// The shared secret, if it has one.
     pub token: Vec<u8>,
+    /// How its connections are encrypted, if they are.
+    pub tls: Option<Tls>,
     /// Entries of the location cache of each session; 0 = none.
     pub location_cache: usize,
     /// Whether to poll the socket instead of sleeping in it.
@@ -24,7 +35,11 @@ pub struct ServerAddress {
 
 impl ServerAddress {
     fn options(&self, mode: PathMode) -> Options {
-        Options::default()
+        let options = match &self.tls {
+            Some(tls) => Options::default().tls(tls.clone()),
+            None => Options::default(),
+        };
+        options
             .path(mode)
             .token(self.token.clone())
             .location_cache(self.location_cache)

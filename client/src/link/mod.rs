@@ -1,5 +1,7 @@
-//! One connection: sends without waiting, receives with or without. Its bytes travel over the socket, or in messages
-//! beside it.
+//! One connection: sends without waiting, receives with or without. Its bytes travel over the socket, plain or in TLS, or
+//! in messages beside it.
+
+mod tls;
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
@@ -9,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
+use crate::dial::Dialled;
 use crate::options::Path;
 use crate::pipeline::Lent;
 use crate::rdma::Messages;
@@ -18,6 +21,8 @@ use crate::watch::{Watch, Watched};
 pub(crate) struct Link {
     /// Carries everything, if there is one. The socket is then a sign of life.
     messages: Option<Messages>,
+    /// Between the socket and everything else.
+    tls: Option<tls::Tls>,
     /// Why the message channel is of no use any more.
     broken: Option<String>,
     watched: Arc<Watched>,
@@ -26,9 +31,10 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Takes a stream whose read timeout is `timeout`, and has it watched.
-    pub(crate) fn new(stream: TcpStream, spin: bool, timeout: Duration, watch: &Watch) -> Self {
-        Self { messages: None, broken: None, watched: watch.add(stream), spin, timeout }
+    /// Takes a connection whose stream's read timeout is `timeout`, and has it watched.
+    pub(crate) fn new(connection: Dialled, spin: bool, timeout: Duration, watch: &Watch) -> Self {
+        let Dialled { stream, tls } = connection;
+        Self { messages: None, tls: tls.map(tls::Tls::new), broken: None, watched: watch.add(stream), spin, timeout }
     }
 
     fn stream(&self) -> &TcpStream {
@@ -70,6 +76,9 @@ impl Link {
         if let Some(messages) = &mut self.messages {
             return messages.send(bytes).map_err(Self::broken(&mut self.broken));
         }
+        if let Some(tls) = &mut self.tls {
+            return tls.send(self.watched.stream(), bytes);
+        }
         loop {
             match send(self.stream(), bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(n) => return Ok(n),
@@ -98,7 +107,10 @@ impl Link {
         self.try_receive_socket(into)
     }
 
-    fn try_receive_socket(&self, into: &mut [u8]) -> io::Result<Option<usize>> {
+    fn try_receive_socket(&mut self, into: &mut [u8]) -> io::Result<Option<usize>> {
+        if let Some(tls) = &mut self.tls {
+            return tls.try_receive(self.watched.stream(), into);
+        }
         match recv(self.stream(), into, RecvFlags::DONTWAIT) {
             Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok((n, _)) => Ok(Some(n)),
@@ -120,6 +132,9 @@ impl Link {
         if self.spin {
             return self.receive_spinning(into);
         }
+        if let Some(tls) = &mut self.tls {
+            return tls.receive(self.watched.stream(), into, &timespec(self.timeout)?);
+        }
         loop {
             match recv(self.stream(), &mut *into, RecvFlags::empty()) {
                 Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -131,7 +146,7 @@ impl Link {
         }
     }
 
-    fn receive_spinning(&self, into: &mut [u8]) -> io::Result<usize> {
+    fn receive_spinning(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let deadline = Instant::now() + self.timeout;
         loop {
             if let Some(n) = self.try_receive_socket(into)? {
@@ -149,7 +164,10 @@ impl Link {
         if let Some(messages) = &mut self.messages {
             return messages.wait(&self.watched);
         }
-        let timeout = Timespec::try_from(self.timeout).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let timeout = timespec(self.timeout)?;
+        if let Some(tls) = &mut self.tls {
+            return tls.wait_writable_or_readable(self.watched.stream(), &timeout);
+        }
         let mut fds = [PollFd::new(self.stream(), PollFlags::IN | PollFlags::OUT)];
         match poll(&mut fds, Some(&timeout)) {
             Ok(0) => Err(io::ErrorKind::TimedOut.into()),
@@ -159,8 +177,15 @@ impl Link {
     }
 }
 
+fn timespec(timeout: Duration) -> io::Result<Timespec> {
+    Timespec::try_from(timeout).map_err(|_| io::ErrorKind::InvalidInput.into())
+}
+
 impl Drop for Link {
     fn drop(&mut self) {
+        if let Some(tls) = &mut self.tls {
+            tls.say_goodbye(self.watched.stream());
+        }
         // The watch may hold the socket a moment longer; the peer is told now. An error means that it is closed already.
         let _ = self.stream().shutdown(Shutdown::Both);
     }

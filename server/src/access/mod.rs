@@ -14,6 +14,7 @@ use sidestep_core::handshake::{Role, prove, verify};
 use sidestep_core::message::Op;
 use tracing::warn;
 
+pub(crate) use tokens::exposed_mode;
 pub use tokens::{Right, Token, TokenFileError, Tokens};
 use tries::FailedTries;
 

@@ -115,7 +115,9 @@ impl Tokens {
         let unreadable = |source| TokenFileError::Read { path: path.to_owned(), source };
         let file = File::open(path).map_err(unreadable)?;
         // Of the open file: what is at the path may be another one by now.
-        check_mode(path, &file.metadata().map_err(unreadable)?)?;
+        if let Some(mode) = exposed_mode(&file.metadata().map_err(unreadable)?) {
+            return Err(TokenFileError::Mode { path: path.to_owned(), mode });
+        }
         let mut text = String::new();
         file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text).map_err(unreadable)?;
         let tokens = if text.len() as u64 > MAX_FILE_BYTES {
@@ -157,16 +159,13 @@ impl Tokens {
     }
 }
 
-/// The file must be out of others' reach. One of root's may be readable by the group: so secrets are handed to a
+/// The mode of a secret file that is not out of others' reach. One of root's may be readable by the group: so secrets are handed to a
 /// service that does not run as root.
-fn check_mode(path: &Path, metadata: &Metadata) -> Result<(), TokenFileError> {
+pub(crate) fn exposed_mode(metadata: &Metadata) -> Option<u32> {
     let mode = metadata.permissions().mode() & 0o777;
     let handed_down = metadata.uid() == 0 && !rustix::process::geteuid().is_root();
     let forbidden = if handed_down { 0o037 } else { 0o077 };
-    match mode & forbidden {
-        0 => Ok(()),
-        _ => Err(TokenFileError::Mode { path: path.to_owned(), mode }),
-    }
+    (mode & forbidden != 0).then_some(mode)
 }
 
 /// Line, what would be right, what was there.

@@ -55,3 +55,14 @@ fn an_empty_token_no_workers_and_no_silence_are_errors() {
         assert_eq!(options.into_config().is_ok(), is_good, "{silence_ms} ms");
     }
 }
+
+#[test]
+fn certificate_and_key_belong_together() {
+    let files = |file: &str| options(file).unwrap().tls_files();
+    assert_eq!(files("").unwrap(), None);
+    let both = files("tls-cert = 'c'\ntls-key = 'k'\ntls-client-ca = 'a'").unwrap().unwrap();
+    assert_eq!((both.cert, both.key, both.client_ca), ("c".into(), "k".into(), Some("a".into())));
+    for half in ["tls-cert = 'c'", "tls-key = 'k'", "tls-client-ca = 'a'"] {
+        assert!(files(half).unwrap_err().to_string().contains("--tls-cert FILE --tls-key FILE"), "{half}");
+    }
+}

@@ -27,7 +27,7 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
     pub(super) fn set_receive_deadline(&mut self, turn: &Turn<'_, M>) {
         let Phase::Open(_, body) = &self.phase else { return };
         let left_bytes = match body {
-            Body::Frames if self.kept.is_empty() || !self.output.is_empty() => {
+            Body::Frames if (self.kept.is_empty() && !self.is_within_record()) || self.is_unsent() => {
                 self.receive_by = None;
                 return;
             }
@@ -67,5 +67,6 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
         turn.metrics.timed_out.add(1);
         // The connection is over either way.
         let _ = self.flush(turn);
+        self.say_goodbye();
     }
 }

@@ -6,7 +6,10 @@
 mod carrier;
 mod deadlines;
 mod pull;
+mod records;
 mod requests;
+mod secure;
+mod tls;
 
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
@@ -19,6 +22,7 @@ use sidestep_fabric::region::Region;
 use tracing::debug;
 
 pub(crate) use self::carrier::Carrier;
+pub(crate) use self::tls::{HANDSHAKE_RECORD, Tls};
 use crate::access::Pass;
 use crate::backing::Backing;
 use crate::control::Handshake;
@@ -33,6 +37,12 @@ use crate::store::Reservation;
 /// How long a connection that is closed waits for the client to close its side too: closing over
 /// unread bytes would be a reset, and could take the last replies with it.
 const LINGER: Duration = Duration::from_millis(500);
+
+/// What an interrupted read counts for: records of TLS that bring nothing must not hold up the others.
+const INTERRUPTION_BYTES: usize = 4 << 10;
+
+/// More records that bring nothing are not waited out on a socket on which nothing should come.
+const MOST_INTERRUPTIONS: usize = 64;
 
 /// What a worker lends to a connection for a turn.
 pub(crate) struct Turn<'a, M = Region> {
@@ -101,6 +111,8 @@ impl<M: Backing> Large<M> {
 #[derive(Debug)]
 pub(crate) struct Connection<S, M: Backing = Region> {
     stream: S,
+    /// Between the socket and everything else; the message channel has none.
+    tls: Option<Box<Tls>>,
     phase: Phase<M>,
     /// Received and not used yet, between turns.
     kept: Vec<u8>,
@@ -126,10 +138,11 @@ pub(crate) struct Connection<S, M: Backing = Region> {
 }
 
 impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
-    /// A connection whose client has yet to introduce itself.
-    pub(crate) fn new(stream: S, from: IpAddr, now: Instant, handshake: Duration) -> Self {
+    /// A connection whose client has yet to introduce itself, over TLS if there is any.
+    pub(crate) fn new(stream: S, from: IpAddr, tls: Option<Tls>, now: Instant, handshake: Duration) -> Self {
         Self {
             stream,
+            tls: tls.map(Box::new),
             phase: Phase::Handshake(Handshake::Hello { from }),
             kept: Vec::new(),
             output: Output::default(),
@@ -209,13 +222,16 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
             self.consume(turn);
             let full = self.output.is_full();
             if self.readable && !full && budget > 0 && self.next_channel.is_none() {
+                if !self.speaks_as_expected(turn.metrics)? {
+                    continue;
+                }
                 budget = budget.saturating_sub(self.receive(turn)?);
                 continue;
             }
             if self.writable {
                 budget = budget.saturating_sub(self.send(turn)?);
             }
-            if !self.output.is_empty() {
+            if self.is_unsent() {
                 return Ok(Next::Wait);
             }
             if self.next_channel.is_some() {
@@ -229,6 +245,7 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
                 return Ok(Next::Again);
             }
             if self.ended {
+                self.say_goodbye();
                 return Ok(Next::Close);
             }
             match self.phase {
@@ -260,23 +277,30 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
 
     /// Beside a channel the socket only tells of its end.
     fn check_socket(&mut self, metrics: &WorkerMetrics) -> io::Result<()> {
-        match self.stream.read(&mut [0; 1]) {
-            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => {
-                metrics.malformed.add(1);
-                Err(io::Error::other("expected nothing on the socket beside a message channel, found bytes"))
+        let mut carrier = match &mut self.tls {
+            None => Carrier::Socket(&mut self.stream),
+            Some(tls) => Carrier::Tls(&mut self.stream, tls),
+        };
+        for _ in 0..MOST_INTERRUPTIONS {
+            match carrier.receive(&mut [0; 1]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+                Ok(_) => break,
             }
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(()),
-            Err(error) => Err(error),
         }
+        metrics.malformed.add(1);
+        Err(io::Error::other("expected nothing on the socket beside a message channel, found bytes"))
     }
 
     /// One read: into the item of a large value that is on its way, else into the buffer. While a value is read from the
     /// client's memory nothing else is received: what comes behind it waits.
     fn receive(&mut self, turn: &mut Turn<'_, M>) -> io::Result<usize> {
-        let mut carrier = match &self.channel {
-            None => Carrier::Socket(&mut self.stream),
-            Some(channel) => Carrier::Channel(turn.messages, channel),
+        let mut carrier = match (&self.channel, &mut self.tls) {
+            (None, None) => Carrier::Socket(&mut self.stream),
+            (None, Some(tls)) => Carrier::Tls(&mut self.stream, tls),
+            (Some(channel), _) => Carrier::Channel(turn.messages, channel),
         };
         let (result, room) = match &mut self.phase {
             Phase::Open(_, Body::Large(large)) if large.is_pulled => (carrier.pulled(), large.left()),
@@ -297,8 +321,8 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
                 self.readable = false;
                 return Ok(0);
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(0),
-            Err(error) => return Err(error),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(INTERRUPTION_BYTES),
+            Err(error) => return self.lost(error, turn.metrics),
         };
         if received == 0 {
             self.ended = true;
@@ -316,27 +340,31 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
             _ => turn.input.received(received),
         }
         // A short read has emptied the socket (epoll(7)); only the end of the stream may be behind it. Behind what was pulled
-        // a failure may be, of which nobody tells again.
-        self.readable = received != 0 && (received == room || self.hung_up || is_pulled);
+        // a failure may be, of which nobody tells again; behind a record, another one.
+        self.readable = received != 0 && (received == room || self.hung_up || is_pulled || self.has_more_records());
         let count = if is_pulled { &turn.metrics.pulled_bytes } else { &turn.metrics.received_bytes };
         count.add(received as u64);
         Ok(received)
     }
 
     fn flush(&mut self, turn: &mut Turn<'_, M>) -> io::Result<usize> {
-        let carrier = match &self.channel {
-            None => Carrier::Socket(&mut self.stream),
-            Some(channel) => Carrier::Channel(turn.messages, channel),
+        let carrier = match (&self.channel, &mut self.tls) {
+            (None, None) => Carrier::Socket(&mut self.stream),
+            (None, Some(tls)) => {
+                Self::push(&mut self.stream, tls)?;
+                Carrier::Tls(&mut self.stream, tls)
+            }
+            (Some(channel), _) => Carrier::Channel(turn.messages, channel),
         };
         self.output.flush(carrier, turn.service.store.memory().region())
     }
 
     fn send(&mut self, turn: &mut Turn<'_, M>) -> io::Result<usize> {
         let sent = self.flush(turn)?;
-        self.writable = self.output.is_empty();
-        if self.writable {
+        self.writable = self.is_writable();
+        if !self.is_unsent() {
             self.send_by = None;
-        } else if sent > 0 || self.send_by.is_none() {
+        } else if self.has_moved(sent) || self.send_by.is_none() {
             self.send_by = Some(turn.now + turn.service.timeouts.send);
         }
         turn.metrics.sent_bytes.add(sent as u64);
@@ -345,6 +373,7 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
 
     /// Shuts our side: everything has been sent.
     fn shut(&mut self, now: Instant) -> io::Result<()> {
+        self.say_goodbye();
         rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Write)?;
         self.phase = Phase::Closing(true);
         self.receive_by = Some(now + LINGER);

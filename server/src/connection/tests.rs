@@ -33,6 +33,7 @@ impl Bench {
             sessions: Arc::new(Sessions::new(timeouts.session)),
             metrics: Metrics::new(1),
             access: Arc::new(Access::new(None)),
+            tls: None,
             durable: false,
             shm: Err("not here".into()),
             rdma: Err("not here".into()),
@@ -43,7 +44,7 @@ impl Bench {
             stream.set_nonblocking(true).unwrap();
         }
         let now = Instant::now();
-        let connection = Connection::new(server, Ipv4Addr::LOCALHOST.into(), now, timeouts.handshake);
+        let connection = Connection::new(server, Ipv4Addr::LOCALHOST.into(), None, now, timeouts.handshake);
         Self {
             service,
             connection,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::builder::PossibleValuesParser;
-use sidestep_client::{Client, Options, Path, PathMode, Session};
+use sidestep_client::{Client, Options, Path, PathMode, Session, TlsArgs};
 
 use crate::failure::Failure;
 
@@ -27,6 +27,8 @@ pub(crate) struct ServerArgs {
     /// A file with the secret shared with the server, without the white space around it
     #[arg(long, global = true, value_name = "FILE", env = "SIDESTEP_TOKEN_FILE")]
     token_file: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// Say on standard error which version was read or written, and on which path
     #[arg(long, short, global = true)]
     pub(crate) verbose: bool,
@@ -46,8 +48,11 @@ impl ServerArgs {
         self.connect_with(Options::default().path(self.mode()?))
     }
 
-    /// With the token that was given.
-    pub(crate) fn connect_with(&self, options: Options) -> Result<Client, Failure> {
+    /// With the token and the TLS that were given.
+    pub(crate) fn connect_with(&self, mut options: Options) -> Result<Client, Failure> {
+        if let Some(tls) = self.tls.tls()? {
+            options = options.tls(tls);
+        }
         Ok(Client::connect(self.address(), options.token(self.token()?))?)
     }
 
