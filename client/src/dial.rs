@@ -1,6 +1,6 @@
 //! Getting a connection: resolve, connect, handshake, all within one deadline.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
@@ -134,6 +134,12 @@ impl Write for Timed<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.set_write_timeout(Some(at_least_1_ms(remaining(self.deadline)?)))?;
         self.stream.write(bytes).map_err(too_long)
+    }
+
+    /// An alert behind other records is sent by one call or not at all.
+    fn write_vectored(&mut self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(at_least_1_ms(remaining(self.deadline)?)))?;
+        self.stream.write_vectored(parts).map_err(too_long)
     }
 
     fn flush(&mut self) -> io::Result<()> {

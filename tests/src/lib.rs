@@ -8,3 +8,4 @@ pub mod model;
 pub mod process;
 pub mod simulation;
 pub mod soak;
+pub mod tap;

@@ -8,6 +8,7 @@ mod pull_faults;
 mod raw;
 mod restart;
 mod stopped;
+mod tls;
 mod wire;
 
 use sidestep_client::{Client, Error, Options, Path, PathMode, RegisteredBuffer, Session};
