@@ -194,6 +194,15 @@ fn a_handshake_that_never_ends_ends_at_its_deadline() {
     assert_eq!(other.stats().unwrap().server("connections_timed_out"), Some(5));
 }
 
+/// One too many is told so as soon as it can be told anything.
+#[test]
+fn a_full_server_says_so_in_tls() {
+    let (authority, server, mut session) = standing(&["--max-connections", "1"]);
+    let reason = server.refused(authority.tls());
+    assert!(reason.contains("all 1 connections that it may have"), "{reason}");
+    session.ping().unwrap();
+}
+
 #[test]
 fn files_that_others_can_read_or_do_not_fit_are_refused() {
     let (authority, folder) = (Authority::new(), tempfile::tempdir().unwrap());

@@ -56,8 +56,12 @@ impl Served {
         lines.find(|line| line.contains(what)).unwrap_or_else(|| panic!("it never said {what:?}"))
     }
 
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("it lives");
+    }
+
     fn hang_up(&self) {
-        kill_process(Pid::from_child(&self.child), Signal::HUP).expect("it lives");
+        self.signal(Signal::HUP);
     }
 
     fn kill(&mut self) {

@@ -1,5 +1,6 @@
 //! Values and requests in records: large ones, many at once, cut ones, slow ones.
 
+use rustix::process::Signal;
 use sidestep_client::{Answer, PutOptions};
 use sidestep_core::message::{Op, REPLY_BYTES, Status};
 
@@ -87,6 +88,17 @@ fn a_request_that_is_cut_off_counts_for_nothing() {
         assert_eq!(session.get("key").unwrap().as_deref(), Some(&b"old"[..]));
         assert_eq!(used(&mut session), before, "what was reserved is free");
     }
+}
+
+/// What it has received is answered, and the end is told in TLS.
+#[test]
+fn a_server_that_stops_closes_tls() {
+    let (authority, server, _session) = standing(&[]);
+    let mut raw = Raw::enter(&server.address, &authority);
+    raw.send(&request(Op::Put, 1, b"key", b"value"));
+    assert_eq!(raw.reply(), (1, Some(Status::Ok), vec![]));
+    server.signal(Signal::TERM);
+    assert_eq!(raw.rest(), (vec![], true));
 }
 
 /// The time of a request runs from the first byte of its record, not from the first that can be decrypted.
