@@ -137,7 +137,7 @@ impl Tls {
             let mut received = 0;
             while received < bytes {
                 let come = match reader.fill_buf() {
-                    Ok(come) if come.is_empty() => break,
+                    Ok([]) => break,
                     Ok(come) => &come[..come.len().min(bytes - received)],
                     Err(_) if received > 0 => break,
                     Err(error) => return Err(error),

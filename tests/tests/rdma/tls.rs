@@ -46,7 +46,7 @@ fn who_does_not_trust_the_server_gets_no_queue_pair() {
     let server = start(&["--tls-cert", cert, "--tls-key", key]);
     let connect = |options: Options| Client::connect(server.address(), options.path(PathMode::Require(Path::Rdma)));
     for options in [Options::default(), Options::default().tls(Authority::new().tls())] {
-        let error = connect(options).err().expect("a refusal").to_string();
+        let error = connect(options).expect_err("a refusal").to_string();
         assert!(error.contains("encrypted connections only") || error.contains("peer certificate"), "{error}");
     }
     connect(Options::default().tls(authority.tls())).unwrap();

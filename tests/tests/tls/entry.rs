@@ -127,7 +127,7 @@ fn a_client_waits_for_tls_no_longer_than_for_a_connection() {
     let address = listener.local_addr().unwrap().to_string();
     let within = std::time::Duration::from_millis(200);
     let connected = Client::connect(&address, options().tls(Authority::new().tls()).connect_timeout(within));
-    let error = connected.err().expect("nobody answered").to_string();
+    let error = connected.expect_err("nobody answered").to_string();
     assert!(error.contains("took too long") || error.contains("timeout passed"), "{error}");
 }
 

@@ -34,7 +34,7 @@ fn nothing_of_handshake_keys_and_values_is_seen() {
 
     let plain = Served::start(&args);
     let tap = Tap::before(&plain.address);
-    talk(&tap.address(), tcp());
+    talk(tap.address(), tcp());
     for [said, answered] in tap.heard() {
         assert!(has(&said, MAGIC) && has(&answered, MAGIC));
         assert!(has(&said, KEY) && has(&said, VALUE) && has(&answered, VALUE));
@@ -46,7 +46,7 @@ fn nothing_of_handshake_keys_and_values_is_seen() {
         let options = options.tls(authority.tls());
         let tap = Tap::before(&server.address);
         for _ in 0..rounds {
-            talk(&tap.address(), options.clone());
+            talk(tap.address(), options.clone());
         }
         let heard = tap.heard();
         assert_eq!(heard.len(), rounds);
