@@ -10,6 +10,7 @@ use sidestep_core::limits;
 use thiserror::Error;
 
 use crate::access::{TokenFileError, Tokens};
+use crate::durable::{LogConfig, SyncMode};
 use crate::size::ByteSize;
 use crate::store::Eviction;
 use crate::tls::{Tls, TlsFileError, TlsFiles};
@@ -30,6 +31,16 @@ pub struct Options {
     /// Folder (on tmpfs or disk) that keeps the table over restarts; without it the table lives in a memfd
     #[arg(long, value_name = "DIR")]
     pub data: Option<PathBuf>,
+    /// Folder on a disk for a log of all writes, from which the table is rebuilt after a crash of the machine
+    #[arg(long, value_name = "DIR")]
+    pub durable: Option<PathBuf>,
+    /// When writes in the log are on the disk: some time, within --sync-interval-ms, or before they are acknowledged
+    /// [default: interval]
+    #[arg(long, value_name = "WHEN")]
+    pub sync: Option<SyncPolicy>,
+    /// Longest time from a write to its sync [default: 100]
+    #[arg(long, value_name = "MS")]
+    pub sync_interval_ms: Option<u64>,
     /// Threads that serve connections [default: half the processors]
     #[arg(long, value_name = "N")]
     pub workers: Option<usize>,
@@ -105,6 +116,19 @@ pub enum EvictionPolicy {
     None,
     /// Evict what was not used lately.
     Clock,
+}
+
+/// The name of a [`SyncMode`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum SyncPolicy {
+    /// When some writes have gathered.
+    Off,
+    /// So long after a write.
+    #[default]
+    Interval,
+    /// Before a write is acknowledged.
+    Always,
 }
 
 /// Form of the log.
@@ -206,6 +230,8 @@ pub struct Config {
     pub eviction: Eviction,
     /// Folder of the table's file; None: a memfd.
     pub data: Option<PathBuf>,
+    /// The log of all writes; None: there is none.
+    pub durable: Option<LogConfig>,
     /// Worker threads, at least 1.
     pub workers: usize,
     /// Who may enter; None: anyone who reaches the port.
@@ -235,6 +261,9 @@ pub struct Config {
 /// Bytes of a new table's address space unless told otherwise.
 pub const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
 
+/// Longest time from a write to its sync unless told otherwise, in milliseconds.
+const DEFAULT_SYNC_INTERVAL_MS: u64 = 100;
+
 impl Default for Config {
     fn default() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -243,6 +272,7 @@ impl Default for Config {
             memory_bytes: None,
             eviction: Eviction::None,
             data: None,
+            durable: None,
             workers: (processors / 2).max(1),
             tokens: None,
             tls: None,
@@ -276,6 +306,9 @@ impl Options {
             memory: self.memory.or(file.memory),
             evict: self.evict.or(file.evict),
             data: self.data.or(file.data),
+            durable: self.durable.or(file.durable),
+            sync: self.sync.or(file.sync),
+            sync_interval_ms: self.sync_interval_ms.or(file.sync_interval_ms),
             workers: self.workers.or(file.workers),
             config: self.config,
             token_file: self.token_file.or(file.token_file),
@@ -329,6 +362,12 @@ impl Options {
             })?,
         };
         let tls = self.tls_files()?.as_ref().map(Tls::read).transpose()?;
+        let interval = Duration::from_millis(self.sync_interval_ms.unwrap_or(DEFAULT_SYNC_INTERVAL_MS));
+        let sync = match self.sync.unwrap_or_default() {
+            SyncPolicy::Off => SyncMode::Off,
+            SyncPolicy::Interval => SyncMode::Interval(interval),
+            SyncPolicy::Always => SyncMode::Always,
+        };
         let config = Config {
             listen: self.listen.unwrap_or(default.listen),
             memory_bytes: self.memory.map(|size| size.0),
@@ -337,6 +376,7 @@ impl Options {
                 EvictionPolicy::Clock => Eviction::Clock,
             },
             data: self.data,
+            durable: self.durable.map(|path| LogConfig { path, sync }),
             workers: self.workers.unwrap_or(default.workers),
             tokens: self.token_file.as_deref().map(Tokens::read).transpose()?,
             tls,
@@ -380,6 +420,16 @@ impl Config {
         for (what, found) in at_least_one {
             if found == 0 {
                 return Err(ConfigError::Value { expected: format!("{what} of at least 1"), found: found.to_string() });
+            }
+        }
+        if let Some(LogConfig { path, sync }) = &self.durable {
+            if self.data.as_ref() == Some(path) {
+                let expected = "a folder for the log that is not the table's".to_owned();
+                return Err(ConfigError::Value { expected, found: path.display().to_string() });
+            }
+            if *sync == SyncMode::Interval(Duration::ZERO) {
+                let expected = "a sync interval of at least 1 ms (or --sync always)".to_owned();
+                return Err(ConfigError::Value { expected, found: "0 ms".to_owned() });
             }
         }
         // What the kernel's clock of a connection can do.

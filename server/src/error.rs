@@ -7,6 +7,7 @@ use sidestep_fabric::region::RegionError;
 use thiserror::Error;
 
 use crate::config::ConfigError;
+use crate::durable::LogError;
 use crate::store::StoreError;
 
 /// Why a server does not start, or a table cannot be looked at.
@@ -54,6 +55,9 @@ pub enum ServerError {
     /// The table's memory cannot be had.
     #[error(transparent)]
     Region(#[from] RegionError),
+    /// The log cannot be used.
+    #[error(transparent)]
+    Log(#[from] LogError),
     /// The table cannot be made or recovered.
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -100,6 +100,7 @@ fn service() -> Service {
         access: Arc::new(Access::new(None)),
         tls: None,
         durable: false,
+        log: None,
         shm: Err("not here".into()),
         rdma: Err("not here".into()),
         timeouts,

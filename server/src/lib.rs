@@ -14,6 +14,7 @@ mod backing;
 pub mod config;
 mod connection;
 mod control;
+mod durable;
 mod error;
 mod exporter;
 mod frame;
@@ -24,6 +25,7 @@ mod handle;
 mod input;
 mod metrics;
 mod output;
+mod pairing;
 #[cfg(feature = "rdma")]
 mod rdma;
 #[cfg(not(feature = "rdma"))]
@@ -45,6 +47,7 @@ pub const BUILD: sidestep_build_info::Features = sidestep_build_info::Features {
 
 pub use backing::Backing;
 pub use config::Config;
+pub use durable::{LogConfig, LogError, SyncMode};
 pub use error::ServerError;
 pub use server::Server;
 pub use table::{FILE_NAME, check_folder};

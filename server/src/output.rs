@@ -30,6 +30,30 @@ impl Held {
     }
 }
 
+/// The reply at `at` of the buffer goes out when all records before this one are on the disk; so do those behind it.
+#[derive(Debug)]
+struct Gate {
+    at: usize,
+    record: u64,
+}
+
+/// What a flush came to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) bytes: usize,
+    /// The carrier takes no more for now.
+    pub(crate) is_carrier_full: bool,
+}
+
+/// How far the log is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogState {
+    /// All records before this one are on the disk.
+    pub(crate) durable: u64,
+    /// The disk refuses.
+    pub(crate) is_failing: bool,
+}
+
 /// The unsent replies of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Output {
@@ -37,6 +61,8 @@ pub(crate) struct Output {
     sent: usize,
     held: VecDeque<Held>,
     held_bytes: usize,
+    /// In the order of the buffer, and of their records.
+    gates: VecDeque<Gate>,
 }
 
 impl Output {
@@ -53,6 +79,9 @@ impl Output {
             std::mem::swap(&mut self.buffer, spare);
             if self.held.capacity() > 0 {
                 self.held = VecDeque::new();
+            }
+            if self.gates.capacity() > 0 {
+                self.gates = VecDeque::new();
             }
         }
     }
@@ -97,7 +126,36 @@ impl Output {
     /// Takes back the replies from `mark` on, to be sent later: a client that is still sending a request does not expect
     /// its reply.
     pub(crate) fn take_from(&mut self, mark: usize) -> Vec<u8> {
+        while self.gates.back().is_some_and(|gate| gate.at >= mark) {
+            self.gates.pop_back();
+        }
         self.buffer.split_off(mark)
+    }
+
+    /// The next reply, which is to a write, goes out when all records before this one are on the disk.
+    pub(crate) fn wait_for(&mut self, record: u64) {
+        self.gates.push_back(Gate { at: self.buffer.len(), record });
+    }
+
+    /// Whether anything waits for the disk.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.gates.is_empty()
+    }
+
+    /// Opens what the log has come to. While the disk refuses nobody knows whether what waits for it will be there after a
+    /// crash: such writes are told to have an unknown outcome.
+    pub(crate) fn open_gates(&mut self, log: LogState) {
+        while let Some(gate) = self.gates.front() {
+            if gate.record > log.durable {
+                if !log.is_failing {
+                    break;
+                }
+                if self.buffer[gate.at] == Status::Ok as u8 {
+                    self.buffer[gate.at] = Status::OutcomeUnknown as u8;
+                }
+            }
+            self.gates.pop_front();
+        }
     }
 
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
@@ -123,20 +181,22 @@ impl Output {
         self.held.push_back(Held { at: self.buffer.len(), sent: 0, hold });
     }
 
-    /// Sends until everything is sent or the carrier takes no more. Returns the number of bytes sent;
-    /// the output is empty unless the carrier is full.
+    /// Sends until everything is sent that does not wait for the disk, or the carrier takes no more. Returns the number of
+    /// bytes sent.
     pub(crate) fn flush<S: Read + Write + AsFd>(
         &mut self,
         mut carrier: Carrier<'_, S>,
         region: &Region,
-    ) -> io::Result<usize> {
-        let mut total = 0;
+    ) -> io::Result<Sent> {
+        let (mut total, mut is_carrier_full) = (0, false);
+        let end = self.gates.front().map_or(self.buffer.len(), |gate| gate.at);
         while !self.is_empty() {
-            let prefix = match self.held.front() {
-                Some(held) => &self.buffer[self.sent..held.at],
-                None => &self.buffer[self.sent..],
-            };
-            let sent = match self.held.front() {
+            let held = self.held.front().filter(|held| held.at <= end);
+            let prefix = &self.buffer[self.sent..held.map_or(end, |held| held.at)];
+            if prefix.is_empty() && held.is_none() {
+                break;
+            }
+            let sent = match held {
                 Some(held) => carrier.send_from(prefix, region, held.hold.offset() + held.sent as u64, held.left()),
                 None => carrier.send(prefix),
             };
@@ -146,13 +206,16 @@ impl Output {
                     total += sent;
                     self.gone(sent, prefix.len().min(sent));
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    is_carrier_full = true;
+                    break;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
         self.tidy();
-        Ok(total)
+        Ok(Sent { bytes: total, is_carrier_full })
     }
 
     /// `sent` bytes are sent, `copied` of them from the buffer.
@@ -170,11 +233,15 @@ impl Output {
     fn tidy(&mut self) {
         if self.is_empty() {
             self.buffer.clear();
+            self.gates.clear();
             self.sent = 0;
         } else if self.sent >= CUT_BYTES {
             self.buffer.drain(..self.sent);
             for held in &mut self.held {
                 held.at -= self.sent;
+            }
+            for gate in &mut self.gates {
+                gate.at -= self.sent;
             }
             self.sent = 0;
         }

@@ -14,6 +14,7 @@ use crate::acceptor::{Acceptor, AcceptorHandle};
 use crate::access::{Access, Tokens};
 use crate::backing::Backing;
 use crate::config::Config;
+use crate::durable::Log;
 use crate::error::ServerError;
 use crate::exporter::Exporter;
 use crate::handle::Handle;
@@ -38,6 +39,8 @@ pub struct Server<M: Backing = Region> {
     shm: Option<FdServer>,
     upkeep: Option<Upkeep<M>>,
     exporter: Option<Exporter>,
+    /// After everyone who writes.
+    log: Option<Log>,
     /// Last, so that the folder is free only when nothing writes to the table any more.
     _folder: Option<Folder>,
 }
@@ -67,7 +70,7 @@ impl<M: Backing> Server<M> {
             }
             wrap(region)
         };
-        let Table { store, description, lock } = table::open(&config, expose)?;
+        let Table { store, description, lock, log } = table::open(&config, expose)?;
         let rdma = rdma.and_then(Rdma::check);
         if let Err(reason) = &rdma {
             info!(reason, "no rdma path");
@@ -94,6 +97,7 @@ impl<M: Backing> Server<M> {
             access,
             tls: config.tls.clone().map(TlsDoor::new),
             durable: config.data.is_some(),
+            log: log.as_ref().map(Log::handle),
             shm: shm_address,
             rdma,
             timeouts: config.timeouts,
@@ -108,6 +112,7 @@ impl<M: Backing> Server<M> {
             shm,
             upkeep: None,
             exporter,
+            log,
             _folder: lock,
         };
         // From here on dropping the server ends the threads that run already.
@@ -129,6 +134,10 @@ impl<M: Backing> Server<M> {
             (0..config.workers).map(|index| Worker::new(index, self.service.clone())).collect();
         let (workers, handles): (Vec<_>, Vec<_>) = workers.map_err(failed)?.into_iter().unzip();
         self.workers = handles.into();
+        if let Some(log) = &self.log {
+            let workers = self.workers.clone();
+            log.handle().queue.on_progress(move || workers.iter().for_each(Handle::wake));
+        }
         for (index, worker) in workers.into_iter().enumerate() {
             let core = cores.get(index % cores.len().max(1)).copied();
             let run = move || {
@@ -227,6 +236,7 @@ impl<M: Backing> Server<M> {
             self.service.store.retire_memory();
         }
         self.upkeep = None;
+        self.log = None;
         if let Some(shm) = self.shm.take() {
             shm.stop();
         }

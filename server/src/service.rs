@@ -11,6 +11,7 @@ use crate::access::{Access, Pass};
 use crate::backing::Backing;
 use crate::config::Timeouts;
 use crate::control::{Gate, random};
+use crate::durable::{LogHandle, Queue};
 use crate::frame::{LARGE_VALUE_BYTES, Request, expected};
 use crate::metrics::{Metrics, WorkerMetrics};
 use crate::output::Output;
@@ -37,6 +38,8 @@ pub(crate) struct Service<M = Region> {
     /// None: connections are not encrypted.
     pub(crate) tls: Option<TlsDoor>,
     pub(crate) durable: bool,
+    /// Where writes go beside the table.
+    pub(crate) log: Option<LogHandle>,
     pub(crate) shm: Result<ShmAddress, String>,
     /// The `rdma` path, or why there is none.
     pub(crate) rdma: Result<Rdma, String>,
@@ -111,7 +114,7 @@ impl<M: Backing> Service<M> {
             Op::Scan => scan::answer(&self.store, request, caller.guard, caller.output),
             Op::Put | Op::Delete | Op::Flush => {
                 let write = || self.write(request);
-                return caller.write(request.op, request.header, write);
+                return caller.write(self.queue(), request.op, request.header, write);
             }
         };
         caller.metrics.outcome(request.op, status);
@@ -164,7 +167,11 @@ impl<M: Backing> Service<M> {
             });
         }
         if request.op == Op::Flush {
-            return Ok(Outcome { status: Status::Ok, version: scan::flush(&self.store, request).0 });
+            let flushed = scan::flush(&self.store, request);
+            if let (None, Some(log)) = (flushed.next(), &self.log) {
+                log.bell.ring();
+            }
+            return Ok(Outcome { status: Status::Ok, version: flushed.0 });
         }
         let expires_ms = request.header.expires_ms.get();
         let version = self.store.put(request.key, request.value, request.expect(), expires_ms)?;
@@ -179,14 +186,17 @@ impl<M: Backing> Service<M> {
     ) -> Result<Option<Reservation<M>>, Superseded> {
         let header = request.header;
         let reserved = match caller.session.seen(header.sequence.get()) {
-            Some(applied) => return caller.written(Op::Put, header, applied, "").map(|()| None),
-            None => caller
-                .guard
-                .repin_after(|| self.store.reserve(request.key, header.value_bytes.get(), header.expires_ms.get())),
+            Some(applied) => return caller.written(self.queue(), Op::Put, header, applied, "").map(|()| None),
+            None => match self.queue().and_then(Queue::refusal) {
+                Some(reason) => Err(WriteError::NotLogged(reason)),
+                None => caller
+                    .guard
+                    .repin_after(|| self.store.reserve(request.key, header.value_bytes.get(), header.expires_ms.get())),
+            },
         };
         match reserved {
             Ok(reservation) => Ok(Some(reservation)),
-            Err(error) => caller.write(Op::Put, header, || Err(error)).map(|()| None),
+            Err(error) => caller.write(self.queue(), Op::Put, header, || Err(error)).map(|()| None),
         }
     }
 
@@ -208,10 +218,15 @@ impl<M: Backing> Service<M> {
         reservation: Reservation<M>,
         caller: Caller<'_>,
     ) -> Result<(), Superseded> {
-        caller.write(Op::Put, header, || {
+        caller.write(self.queue(), Op::Put, header, || {
             let version = reservation.publish(expected(header))?;
             Ok(Outcome { status: Status::Ok, version })
         })
+    }
+
+    /// Writes on their way to the log.
+    pub(crate) fn queue(&self) -> Option<&Queue> {
+        self.log.as_ref().map(|log| &*log.queue)
     }
 
     /// All counters, by name.
@@ -221,6 +236,7 @@ impl<M: Backing> Service<M> {
         counters.push(("sessions".into(), self.sessions.len() as u64));
         counters.extend(self.access.stats());
         counters.extend(self.store.stats());
+        counters.extend(self.log.iter().flat_map(LogHandle::stats));
         let facts = crate::BUILD.facts().map(|(name, fact)| (name.to_owned(), fact.to_owned()));
         Stats { counters, facts: facts.into() }
     }
@@ -235,6 +251,7 @@ fn outcome(result: Result<Outcome, WriteError>, text: &mut String) -> Outcome {
     let (status, version) = match &error {
         WriteError::VersionMismatch { found } => return Outcome { status: Status::VersionMismatch, version: *found },
         WriteError::Full(_) => (Status::Full, 0),
+        WriteError::NotLogged(_) => (Status::Full, 0),
         WriteError::TooLarge(_) => (Status::TooLarge, 0),
         WriteError::BadKey(_) => (Status::BadRequest, 0),
     };
@@ -251,18 +268,33 @@ impl Caller<'_> {
     /// Does a write unless it was done before, outside of the pin, and adds the reply.
     fn write(
         self,
+        log: Option<&Queue>,
         op: Op,
         header: &RequestHeader,
         write: impl FnOnce() -> Result<Outcome, WriteError>,
     ) -> Result<(), Superseded> {
         let mut text = String::new();
         let session = self.session;
+        let write = || match log.and_then(|log| Some((log, log.refusal()?))) {
+            Some((log, reason)) => {
+                log.count_refusal();
+                Err(WriteError::NotLogged(reason))
+            }
+            None => write(),
+        };
         let apply = || session.apply(header.sequence.get(), || outcome(write(), &mut text));
         let applied = self.guard.repin_after(apply);
-        self.written(op, header, applied, &text)
+        self.written(log, op, header, applied, &text)
     }
 
-    fn written(self, op: Op, header: &RequestHeader, applied: Applied, text: &str) -> Result<(), Superseded> {
+    fn written(
+        self,
+        log: Option<&Queue>,
+        op: Op,
+        header: &RequestHeader,
+        applied: Applied,
+        text: &str,
+    ) -> Result<(), Superseded> {
         let (outcome, text) = match applied {
             Applied::Now(outcome) => (outcome, text),
             Applied::Before(outcome) => {
@@ -275,6 +307,9 @@ impl Caller<'_> {
             ),
             Applied::Superseded => return Err(Superseded),
         };
+        if let Some(record) = log.and_then(Queue::reply_after) {
+            self.output.wait_for(record);
+        }
         self.output.reply(header.id.get(), outcome.status, outcome.version, text.as_bytes());
         self.metrics.outcome(op, outcome.status);
         Ok(())

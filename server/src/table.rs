@@ -13,7 +13,9 @@ use tracing::{info, warn};
 
 use crate::backing::Backing;
 use crate::config::{Config, DEFAULT_MEMORY_BYTES};
+use crate::durable::{Log, LogConfig, Stored};
 use crate::error::ServerError;
+use crate::pairing;
 use crate::size::ByteSize;
 use crate::store::{CheckReport, Store, StoreOptions, check};
 
@@ -30,6 +32,8 @@ pub(crate) struct Table<M = Region> {
     pub(crate) description: String,
     /// The lock on the folder, for as long as the table is open.
     pub(crate) lock: Option<Folder>,
+    /// The log of its writes.
+    pub(crate) log: Option<Log>,
 }
 
 /// A folder that no other server uses.
@@ -62,47 +66,81 @@ impl Folder {
     }
 }
 
-/// Opens the table of the configuration, or makes it.
+/// Opens the table of the configuration, or makes it, and its log.
 pub(crate) fn open<M: Backing>(config: &Config, wrap: impl FnOnce(Region) -> M) -> Result<Table<M>, ServerError> {
+    let mut stored = config.durable.as_ref().map(Stored::open).transpose()?;
     let options = StoreOptions {
         segment_bytes: config.segment_bytes,
         max_value_bytes: config.max_value_bytes,
         eviction: config.eviction,
         recovery_threads: std::thread::available_parallelism().map_or(1, usize::from),
+        version_floor: stored.as_ref().map_or(0, Stored::ceiling),
         ..StoreOptions::default()
     };
     let memory_bytes = config.memory_bytes.unwrap_or(DEFAULT_MEMORY_BYTES);
-    let (store, place, pages, lock) = match &config.data {
+    let (store, place, pages, lock, log) = match &config.data {
         None => {
             let region = Region::memfd(memory_bytes)?;
             let pages = region.advise_huge_pages();
-            (Store::create(wrap(region), &options)?, "memfd".to_owned(), pages, None)
+            let store = Store::create(wrap(region), &options)?;
+            fill(&store, stored.as_mut())?;
+            let log = stored.map(|stored| stored.go_on(&store, false)).transpose()?;
+            (store, "memfd".to_owned(), pages, None, log)
         }
         Some(path) => {
             create_folder(path)?;
             let folder = Folder::lock(path, FileLock::exclusive)?;
             let table = folder.table();
-            let (store, pages) = if table.try_exists().map_err(|source| folder_error(path, source))? {
-                let region = Region::open_file(&table)?;
-                warn_of_size(&region, config.memory_bytes);
-                let pages = region.advise_huge_pages();
-                let since = Instant::now();
-                let (store, report) = Store::recover(wrap(region), &options)?;
-                let threads = options.recovery_threads;
-                info!(?report, ms = since.elapsed().as_millis(), threads, table = %table.display(), "table recovered");
-                (store, pages)
+            let is_there = table.try_exists().map_err(|source| folder_error(path, source))?;
+            let (store, pages, log) = if is_there && pairing::is_believed(path, stored.as_ref())? {
+                let (store, pages) = recover(&table, config.memory_bytes, &options, wrap)?;
+                let id = stored.as_ref().map(Stored::id);
+                let log = stored.map(|stored| stored.go_on(&store, true)).transpose()?;
+                // Only now: with it the log is believed after a crash of the machine.
+                pairing::write(path, id)?;
+                (store, pages, log)
             } else {
-                create_file(&folder, memory_bytes, &options, wrap)?
+                let (store, pages) = create_file(&folder, memory_bytes, &options, wrap, stored.as_mut())?;
+                let log = stored.map(|stored| stored.go_on(&store, false)).transpose()?;
+                (store, pages, log)
             };
-            (store, table.display().to_string(), pages, Some(folder))
+            (store, table.display().to_string(), pages, Some(folder), log)
         }
     };
-    let description = format!(
+    let mut description = format!(
         "{place} {} in segments of {}, {pages}",
         ByteSize(store.memory_bytes()),
         ByteSize(store.segment_bytes())
     );
-    Ok(Table { store, description, lock })
+    if let Some(LogConfig { path, sync }) = &config.durable {
+        description = format!("{description}; log: {}, {sync}", path.display());
+    }
+    Ok(Table { store, description, lock, log })
+}
+
+/// Takes up the table in a file.
+fn recover<M: Backing>(
+    table: &Path,
+    asked_bytes: Option<u64>,
+    options: &StoreOptions,
+    wrap: impl FnOnce(Region) -> M,
+) -> Result<(Arc<Store<M>>, HugePages), ServerError> {
+    let region = Region::open_file(table)?;
+    warn_of_size(&region, asked_bytes);
+    let pages = region.advise_huge_pages();
+    let since = Instant::now();
+    let (store, report) = Store::recover(wrap(region), options)?;
+    let threads = options.recovery_threads;
+    info!(?report, ms = since.elapsed().as_millis(), threads, table = %table.display(), "table recovered");
+    Ok((store, pages))
+}
+
+/// Puts into a new table what the log has.
+fn fill<M: Backing>(store: &Arc<Store<M>>, log: Option<&mut Stored>) -> Result<(), ServerError> {
+    match log {
+        Some(log) if !log.is_empty() => Ok(log.rebuild(store)?),
+        _ => Ok(()),
+    }
 }
 
 fn folder_error(path: &Path, source: io::Error) -> ServerError {
@@ -116,18 +154,21 @@ fn create_folder(path: &Path) -> Result<(), ServerError> {
     std::fs::DirBuilder::new().recursive(true).mode(mode).create(path).map_err(|source| folder_error(path, source))
 }
 
-/// Makes the file under another name until there is a whole table in it, so that a kill at any moment leaves
-/// either none or one that can be recovered.
+/// Makes the file under another name until there is a whole table in it, with all that the log has, so that a kill at any
+/// moment leaves either what was there before or a table that can be recovered.
 fn create_file<M: Backing>(
     folder: &Folder,
     memory_bytes: u64,
     options: &StoreOptions,
     wrap: impl FnOnce(Region) -> M,
+    mut log: Option<&mut Stored>,
 ) -> Result<(Arc<Store<M>>, HugePages), ServerError> {
     let new = folder.path.join(NEW_FILE_NAME);
     let region = Region::create_file(&new, memory_bytes)?;
     let pages = region.advise_huge_pages();
     let store = Store::create(wrap(region), options)?;
+    fill(&store, log.as_deref_mut())?;
+    pairing::write(&folder.path, log.map(|log| log.id()))?;
     let rename = std::fs::rename(&new, folder.table()).and_then(|()| File::open(&folder.path)?.sync_all());
     rename.map_err(|source| folder_error(&folder.path, source))?;
     Ok((store, pages))

@@ -17,6 +17,7 @@ use tracing::{debug, info, warn};
 
 use crate::backing::Backing;
 use crate::connection::{Connection, Next, Tls, Turn};
+use crate::durable::Queue;
 use crate::handle::{Arrival, Handle};
 use crate::input::Input;
 use crate::metrics::Carried;
@@ -45,6 +46,8 @@ const LAST_TURN_BYTES: usize = 16 << 20;
 struct Seat<M: Backing> {
     connection: Connection<TcpStream, M>,
     queued: bool,
+    /// Among those that wait for the log.
+    waiting: bool,
 }
 
 /// What a worker lends to the connection whose turn it is.
@@ -85,6 +88,9 @@ pub(crate) struct Worker<M: Backing> {
     wakes: u32,
     /// The generation of passes that the connections were last looked at for.
     passes_seen: u64,
+    /// Connections that wait for the log, and its progress when they were last looked at.
+    waiting: Vec<usize>,
+    progress_seen: u64,
     /// When the clock was looked at: all deadlines are long beside the time between two looks.
     now: Instant,
 }
@@ -109,6 +115,8 @@ impl<M: Backing> Worker<M> {
             watched: None,
             wakes: 0,
             passes_seen: 0,
+            waiting: Vec::new(),
+            progress_seen: 0,
             now: Instant::now(),
         };
         Ok((worker, handle))
@@ -123,6 +131,7 @@ impl<M: Backing> Worker<M> {
             for event in &events {
                 self.note(event, now);
             }
+            self.look_at_log();
             let mut guard = crossbeam_epoch::pin();
             if self.stop_by.is_none() && self.stop.load(Ordering::Acquire) {
                 self.take_last_requests(now, &mut guard);
@@ -291,7 +300,7 @@ impl<M: Backing> Worker<M> {
         if let Some(reason) = refused {
             connection.refuse(&reason, self.desk.service.metrics.worker(self.desk.index, Carried::Socket));
         }
-        self.seats[index] = Some(Seat { connection, queued: false });
+        self.seats[index] = Some(Seat { connection, queued: false, waiting: false });
         self.enqueue(index);
     }
 
@@ -303,6 +312,9 @@ impl<M: Backing> Worker<M> {
         let next = seat.connection.turn(&mut turn);
         if seat.connection.deadline().is_some() && self.tick.is_none() {
             self.tick = Some(now + TICK);
+        }
+        if seat.connection.waits_for_log() && !std::mem::replace(&mut seat.waiting, true) {
+            self.waiting.push(index);
         }
         // A long round must not keep extents from being used again.
         guard.repin();
@@ -324,6 +336,20 @@ impl<M: Backing> Worker<M> {
         }
         self.free.push(index);
         self.desk.service.metrics.closed();
+    }
+
+    /// Gives a turn to the connections that wait for the log, if it has come further.
+    fn look_at_log(&mut self) {
+        let progress = self.desk.service.queue().map_or(0, Queue::progress);
+        if self.waiting.is_empty() || progress == std::mem::replace(&mut self.progress_seen, progress) {
+            return;
+        }
+        for index in std::mem::take(&mut self.waiting) {
+            if let Some(seat) = &mut self.seats[index] {
+                seat.waiting = false;
+            }
+            self.enqueue(index);
+        }
     }
 
     /// Ends the connections whose pass is worth nothing any more, with all that they have. Their clients learn why when

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use prometheus_parse::{Scrape, Value};
 use raw::{Client, config, start};
 use sidestep_core::message::Op;
-use sidestep_server::{BUILD, Config, Server};
+use sidestep_server::{BUILD, Config, LogConfig, Server, SyncMode};
 
 fn observed() -> Server {
     start(Config { metrics: Some("127.0.0.1:0".into()), ..config() })
@@ -87,7 +87,9 @@ fn counters_arrive_under_their_names() {
 /// A counter that somebody adds to the statistics must be given a name in `exporter/names.rs`.
 #[test]
 fn every_counter_of_the_statistics_has_a_name() {
-    let server = observed();
+    let folder = tempfile::tempdir().unwrap();
+    let log = LogConfig { path: folder.path().join("log"), sync: SyncMode::Always };
+    let server = start(Config { metrics: Some("127.0.0.1:0".into()), durable: Some(log), ..config() });
     let mut client = Client::connect(server.local_addr());
     client.get(b"absent");
     let (page, scrape) = scrape(server.metrics_addr().unwrap());

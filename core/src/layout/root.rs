@@ -26,6 +26,9 @@ pub const CURRENT_DIRECTORY_WORD: u64 = 6;
 pub const VERSION_CEILING_WORD: u64 = 7;
 /// Word of the clock floor: the server's clock never goes below it, in milliseconds since the Unix epoch.
 pub const CLOCK_FLOOR_WORD: u64 = 8;
+/// Word of the version floor: no write gets a version at or below it. Of a table that was rebuilt from a log, whose last
+/// writes may be lost: their versions are not given again.
+pub const VERSION_FLOOR_WORD: u64 = 9;
 /// First of one word for each depth 0..=34: the directory of that depth, if there ever was one.
 pub const DIRECTORIES_WORD: u64 = 16;
 /// First of the split intents.

@@ -26,6 +26,10 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
     /// take replies is not late: the sending has a deadline of its own.
     pub(super) fn set_receive_deadline(&mut self, turn: &Turn<'_, M>) {
         let Phase::Open(_, body) = &self.phase else { return };
+        if self.stalled {
+            self.receive_by = None;
+            return;
+        }
         let left_bytes = match body {
             Body::Frames if (self.kept.is_empty() && !self.is_within_record()) || self.is_unsent() => {
                 self.receive_by = None;

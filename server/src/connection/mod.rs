@@ -28,7 +28,7 @@ use crate::backing::Backing;
 use crate::control::Handshake;
 use crate::input::Input;
 use crate::metrics::{Carried, WorkerMetrics};
-use crate::output::Output;
+use crate::output::{LogState, Output, Sent};
 use crate::rdma::{Channel, Messages, QueuePair};
 use crate::service::Service;
 use crate::sessions::Attached;
@@ -135,6 +135,8 @@ pub(crate) struct Connection<S, M: Backing = Region> {
     next_channel: Option<Channel>,
     /// While there is a channel: whether the socket may have ended.
     socket_ready: bool,
+    /// Requests wait until the log has written more.
+    stalled: bool,
 }
 
 impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
@@ -156,6 +158,7 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
             channel: None,
             next_channel: None,
             socket_ready: false,
+            stalled: false,
         }
     }
 
@@ -169,6 +172,11 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
             Phase::Open(session, _) => Some(session.pass()),
             _ => None,
         }
+    }
+
+    /// Whether it is to have a turn when the log has come further.
+    pub(crate) fn waits_for_log(&self) -> bool {
+        self.stalled || self.output.is_waiting()
     }
 
     /// What carries its frames.
@@ -220,7 +228,7 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
         }
         loop {
             self.consume(turn);
-            let full = self.output.is_full();
+            let full = self.output.is_full() || self.stalled;
             if self.readable && !full && budget > 0 && self.next_channel.is_none() {
                 if !self.speaks_as_expected(turn.metrics)? {
                     continue;
@@ -231,7 +239,7 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
             if self.writable {
                 budget = budget.saturating_sub(self.send(turn)?);
             }
-            if self.is_unsent() {
+            if self.is_unsent() || self.stalled {
                 return Ok(Next::Wait);
             }
             if self.next_channel.is_some() {
@@ -347,7 +355,10 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
         Ok(received)
     }
 
-    fn flush(&mut self, turn: &mut Turn<'_, M>) -> io::Result<usize> {
+    fn flush(&mut self, turn: &mut Turn<'_, M>) -> io::Result<Sent> {
+        if let Some(log) = turn.service.queue() {
+            self.output.open_gates(LogState { durable: log.durable(), is_failing: log.is_failing() });
+        }
         let carrier = match (&self.channel, &mut self.tls) {
             (None, None) => Carrier::Socket(&mut self.stream),
             (None, Some(tls)) => {
@@ -360,9 +371,9 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
     }
 
     fn send(&mut self, turn: &mut Turn<'_, M>) -> io::Result<usize> {
-        let sent = self.flush(turn)?;
-        self.writable = self.is_writable();
-        if !self.is_unsent() {
+        let Sent { bytes: sent, is_carrier_full } = self.flush(turn)?;
+        self.writable = self.is_writable(is_carrier_full);
+        if self.writable {
             self.send_by = None;
         } else if self.has_moved(sent) || self.send_by.is_none() {
             self.send_by = Some(turn.now + turn.service.timeouts.send);

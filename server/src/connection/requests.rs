@@ -11,6 +11,7 @@ use super::{Body, Connection, Large, Phase, Turn, pull};
 use crate::access::Pass;
 use crate::backing::Backing;
 use crate::control::{Step, refusal};
+use crate::durable::Queue;
 use crate::frame::{self, Frame, Request};
 use crate::metrics::WorkerMetrics;
 use crate::output::Output;
@@ -24,7 +25,13 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
     /// Answers what has been received, as far as there is room for replies.
     pub(super) fn consume(&mut self, turn: &mut Turn<'_, M>) {
         let mut prefetched = 0;
+        self.stalled = false;
         while !self.output.is_full() && self.next_channel.is_none() {
+            if turn.service.queue().is_some_and(Queue::is_full) && !turn.input.is_empty() {
+                turn.service.queue().into_iter().for_each(Queue::count_stall);
+                self.stalled = true;
+                break;
+            }
             if turn.input.position() >= prefetched && matches!(self.phase, Phase::Open(_, Body::Frames)) {
                 prefetched = turn.input.position() + prefetch(turn);
             }
@@ -89,6 +96,9 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
                 turn.input.advance(used);
                 *left -= used as u64;
                 if *left == 0 {
+                    if let Some(record) = turn.service.queue().and_then(Queue::reply_after) {
+                        output.wait_for(record);
+                    }
                     output.raw(reply);
                     *body = Body::Frames;
                     self.receive_by = None;

@@ -22,9 +22,9 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
         !self.output.is_empty() || self.carrying_tls().is_some_and(Tls::is_waiting)
     }
 
-    /// Whether its carrier may take more, after it was given all that it took.
-    pub(super) fn is_writable(&self) -> bool {
-        self.carrying_tls().map_or(self.output.is_empty(), Tls::is_writable)
+    /// Whether its carrier may take more, after it was given all that it took, and may have refused the rest.
+    pub(super) fn is_writable(&self, has_refused: bool) -> bool {
+        self.carrying_tls().map_or(!has_refused, Tls::is_writable)
     }
 
     /// Whether the last sending, which took `sent` bytes off the output, has brought the client anything.

@@ -35,6 +35,7 @@ impl Bench {
             access: Arc::new(Access::new(None)),
             tls: None,
             durable: false,
+            log: None,
             shm: Err("not here".into()),
             rdma: Err("not here".into()),
             timeouts,
@@ -266,4 +267,45 @@ fn idle_connections_keep_no_memory() {
     assert_eq!(bench.replies().len(), 2);
     assert_eq!(bench.connection.kept.capacity(), 0);
     assert_eq!(bench.connection.output.buffer().capacity(), 0);
+}
+
+/// Bytes of a region are sent only behind what is before them; a reply behind a gate waits, and so does all that follows.
+#[test]
+fn a_reply_to_a_write_waits_for_the_disk_and_so_do_those_behind_it() {
+    let region = Region::memfd(1 << 20).unwrap();
+    let (mut server, mut client) = UnixStream::pair().unwrap();
+    client.set_nonblocking(true).unwrap();
+    let mut output = Output::default();
+    let mut received = |output: &mut Output, durable: u64, is_failing: bool| {
+        output.open_gates(LogState { durable, is_failing });
+        let sent = output.flush(Carrier::Socket(&mut server), &region).unwrap();
+        assert!(!sent.is_carrier_full);
+        let mut statuses = Vec::new();
+        let mut reply = [0; REPLY_BYTES];
+        while client.read_exact(&mut reply).is_ok() {
+            statuses.push((reply[0], ReplyHeader::read_from_bytes(&reply).unwrap().id.get()));
+        }
+        statuses
+    };
+    let (ok, unknown) = (Status::Ok as u8, Status::OutcomeUnknown as u8);
+    output.reply(1, Status::Ok, 0, b"");
+    for (id, record) in [(2, 10), (3, 20)] {
+        output.wait_for(record);
+        output.reply(id, Status::Ok, 0, b"");
+    }
+    output.reply(4, Status::Ok, 0, b"");
+    assert_eq!(received(&mut output, 9, false), [(ok, 1)]);
+    assert!(output.is_waiting() && !output.is_empty());
+    assert_eq!(received(&mut output, 19, false), [(ok, 2)]);
+    // What waits when the disk refuses may or may not be there after a crash. What does not wait is what it is.
+    output.wait_for(21);
+    output.reply(5, Status::Full, 0, b"");
+    assert_eq!(received(&mut output, 19, true), [(unknown, 3), (ok, 4), (Status::Full as u8, 5)]);
+    assert!(output.is_empty() && !output.is_waiting());
+    // A reply that is put off takes its gate along.
+    let mark = output.mark();
+    output.wait_for(30);
+    output.reply(6, Status::Ok, 0, b"");
+    let later = output.take_from(mark);
+    assert!(!output.is_waiting() && later.len() == REPLY_BYTES);
 }

@@ -1,7 +1,7 @@
 //! A new table in zeroed memory.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use sidestep_core::layout::bucket::{SUBTABLE_SLOTS, SlotWord};
@@ -62,7 +62,10 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         let segment_bytes = segment_bytes(bytes, options)?;
         let memory_bytes = bytes / segment_bytes * segment_bytes;
         let table_id = options.table_id.map_or_else(random_word, Ok)?;
-        let store = Self::assemble(memory, table_id, random_word()?, memory_bytes, segment_bytes, options, 0);
+        let floor = options.version_floor;
+        memory.store(root::VERSION_FLOOR_WORD, floor);
+        memory.store(root::VERSION_CEILING_WORD, floor);
+        let store = Self::assemble(memory, table_id, random_word()?, memory_bytes, segment_bytes, options, floor);
         store.take_root()?;
         let memory = &store.memory;
         memory.store(root::FORMAT_WORD, root::FORMAT_VERSION);
@@ -94,6 +97,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
     ) -> Self {
         let blocks = memory_bytes / BLOCK_BYTES as u64;
         let segment_blocks = segment_bytes / BLOCK_BYTES as u64;
+        let version_floor = memory.load(root::VERSION_FLOOR_WORD);
         Self {
             memory,
             table_id,
@@ -101,7 +105,9 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             memory_bytes,
             segment_bytes,
             max_value_bytes: max_value_bytes(segment_bytes, options.max_value_bytes),
+            version_floor,
             reuse_at_once: options.reuse_at_once,
+            journal: OnceLock::new(),
             locks: Locks::new(blocks, floor),
             directory: Mutex::new(()),
             intents: Mutex::new(u64::MAX),

@@ -58,6 +58,9 @@ pub enum WriteError {
     /// Key or value beyond the limits.
     #[error("{0}")]
     TooLarge(String),
+    /// The log that the write would have to be in cannot be written.
+    #[error("the log cannot be written, so nothing is: {0}")]
+    NotLogged(String),
     /// An empty key.
     #[error("expected a key of 1 to 4096 bytes, found {0}")]
     BadKey(usize),

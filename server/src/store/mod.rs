@@ -12,11 +12,13 @@ mod create;
 mod error;
 mod evict;
 mod extents;
+mod journal;
 mod locks;
 mod need;
 mod read;
 mod recover;
 mod reserve;
+mod restore;
 mod runs;
 mod scan;
 mod settle;
@@ -25,8 +27,8 @@ mod split;
 mod sweep;
 mod write;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -39,9 +41,11 @@ use sidestep_core::memory::MemoryMut;
 pub use check::{CheckReport, check};
 pub use error::{StoreError, WriteError};
 pub use evict::Eviction;
+pub use journal::Journal;
 pub use read::{Got, Hold};
 pub use recover::RecoveryReport;
 pub use reserve::Reservation;
+pub use restore::JournalFrom;
 pub use scan::{Met, ScanFrom};
 
 use ahead::Ahead;
@@ -68,6 +72,8 @@ pub struct StoreOptions {
     pub recovery_threads: usize,
     /// What to do when memory is full.
     pub eviction: Eviction,
+    /// Of a new table: no write gets a version at or below this.
+    pub version_floor: u64,
 }
 
 impl Default for StoreOptions {
@@ -79,6 +85,7 @@ impl Default for StoreOptions {
             reuse_at_once: false,
             recovery_threads: 1,
             eviction: Eviction::None,
+            version_floor: 0,
         }
     }
 }
@@ -92,7 +99,10 @@ pub struct Store<M> {
     memory_bytes: u64,
     segment_bytes: u64,
     max_value_bytes: u32,
+    /// As in the root; it does not change.
+    version_floor: u64,
     reuse_at_once: bool,
+    journal: OnceLock<Arc<dyn Journal>>,
     locks: Locks,
     /// The one table-wide lock: doubling, and publishing directory entries.
     directory: Mutex<()>,

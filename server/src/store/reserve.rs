@@ -1,5 +1,6 @@
 //! Values that are received straight into their item.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,6 +31,8 @@ pub struct Reservation<M: MemoryMut + Send + Sync + 'static> {
     value_bytes: u32,
     expires_ms: u64,
     hashed: Hashed,
+    /// The value once more, if there is a journal.
+    copy: Vec<u8>,
     extent: Arc<Extent<M>>,
 }
 
@@ -73,7 +76,8 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         self.memory.fence();
         let hashed = Hashed { version: self.likely_version(key, 0), hasher: Xxh3::new(), value_bytes: 0 };
         let (store, key) = (self.clone(), key.to_vec());
-        let mut reservation = Reservation { store, key, address, value_bytes, expires_ms, hashed, extent };
+        let mut reservation =
+            Reservation { store, key, address, value_bytes, expires_ms, hashed, copy: Vec::new(), extent };
         reservation.begin_hash(reservation.hashed.version);
         Ok(reservation)
     }
@@ -83,7 +87,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         let hash = self.hash(key);
         let locked = self.lock_subtable(hash);
         match self.find(&locked, key, hash) {
-            Ok(old) => old.header.version + 1,
+            Ok(old) => self.version_after(old.header.version),
             Err(_) if guessed > *locked.floor => guessed,
             Err(_) => *locked.floor + VERSION_MARGIN,
         }
@@ -129,6 +133,9 @@ impl<M: MemoryMut + Send + Sync + 'static> Reservation<M> {
         let (store, key, expires_ms) = (self.store.clone(), self.key.clone(), self.expires_ms);
         let blocks = item::blocks(key.len(), self.value_bytes as usize);
         self.finish();
+        if store.journal.get().is_some() {
+            self.copy_value();
+        }
         let version = store.likely_version(&key, self.hashed.version);
         if version != self.hashed.version {
             self.hash_again(version);
@@ -155,6 +162,14 @@ impl<M: MemoryMut + Send + Sync + 'static> Reservation<M> {
         let end = word + item::blocks(self.key.len(), self.value_bytes as usize) * BLOCK_WORDS;
         (first_free..end).for_each(|word| memory.store(word, 0));
         self.arrived(self.value_bytes as usize);
+    }
+
+    /// For the journal, before the subtable is locked.
+    fn copy_value(&mut self) {
+        let value_bytes = self.value_bytes as usize;
+        self.copy.resize(item::pad(value_bytes), 0);
+        self.store.memory.read(self.offset() / 8, &mut self.copy);
+        self.copy.truncate(value_bytes);
     }
 
     fn header(&self, version: u64, checksum: u64, link: Link) -> Header {
@@ -195,6 +210,10 @@ impl<M: MemoryMut + Send + Sync + 'static> Body for Reservation<M> {
 
     fn insert_version(&self, floor: u64) -> u64 {
         if self.hashed.version > floor { self.hashed.version } else { floor + 1 }
+    }
+
+    fn value(&mut self) -> Cow<'_, [u8]> {
+        std::mem::take(&mut self.copy).into()
     }
 }
 

@@ -7,7 +7,7 @@
 use crossbeam_epoch::Guard;
 use sidestep_core::hash::KeyHash;
 use sidestep_core::layout::bucket::{SUBTABLE_SLOTS, SlotWord};
-use sidestep_core::layout::item::{self, LinkState};
+use sidestep_core::layout::item::LinkState;
 use sidestep_core::limits::{BLOCK_BYTES, BLOCK_WORDS};
 use sidestep_core::location::Location;
 use sidestep_core::memory::MemoryMut;
@@ -171,10 +171,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
     }
 
     fn key_at(&self, item: &Item, key: &mut Vec<u8>) {
-        let key_bytes = usize::from(item.header.key_bytes);
-        key.resize(item::pad(key_bytes), 0);
-        self.memory.read(item.location.word() + item::HEADER_BYTES as u64 / 8, key);
-        key.truncate(key_bytes);
+        self.key_of(item.location, &item.header, key);
     }
 
     /// Removes all keys from a hash on, as far as it goes in one step. Returns where to go on, none at the end of the
@@ -203,7 +200,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
 }
 
 /// The hashes of a subtable at a depth: the first, and that after the last.
-fn range(hash: u64, depth: u8) -> (u64, Option<u64>) {
+pub(super) fn range(hash: u64, depth: u8) -> (u64, Option<u64>) {
     if depth == 0 {
         return (0, None);
     }

@@ -170,7 +170,8 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
                 0 => {}
                 expires_ms if expires_ms > now_ms => soonest_ms = soonest_ms.min(expires_ms),
                 _ => {
-                    self.remove(locked, &Place { slot, location: word.location(), header });
+                    // A log needs no word of it: it has the expiry.
+                    self.take_out(locked, &Place { slot, location: word.location(), header });
                     self.counters.expired.add_one();
                 }
             }

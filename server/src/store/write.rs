@@ -1,5 +1,6 @@
 //! Updates, inserts and deletes, each under its subtable's lock, each store in its order.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -39,6 +40,8 @@ pub(super) trait Body {
     fn insert_version(&self, floor: u64) -> u64 {
         floor + 1
     }
+    /// The value, for a journal. Once.
+    fn value(&mut self) -> Cow<'_, [u8]>;
 }
 
 impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
@@ -60,9 +63,23 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         self.check_sizes(key, value.len())?;
         let blocks = item::blocks(key.len(), value.len());
         let address = self.take_extent(blocks)?;
+        self.put_composed(key, value, Location::new(address, blocks), expect, expires_ms, None)
+    }
+
+    /// Writes a value into an extent that is taken. `version`: that of the item, whose key is absent; none = the next one.
+    pub(super) fn put_composed(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        location: Location,
+        expect: Option<u64>,
+        expires_ms: u64,
+        version: Option<u64>,
+    ) -> Result<u64, WriteError> {
+        let blocks = item::blocks(key.len(), value.len());
         COMPOSED.with_borrow_mut(|composed| {
-            let mut body = Composed { store: self, composed, key, value, word: address * 8 };
-            self.publish(key, Location::new(address, blocks), blocks, expect, expires_ms, &mut body)
+            let mut body = Composed { store: self, composed, key, value, word: location.word(), version };
+            self.publish(key, location, blocks, expect, expires_ms, &mut body)
         })
     }
 
@@ -83,8 +100,14 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         Ok(is_live.then_some(version))
     }
 
-    /// Takes an item out of its locked subtable.
+    /// Takes an item out of its locked subtable, and tells the journal.
     pub(super) fn remove(&self, locked: &mut Locked<'_>, place: &Place) {
+        self.journal_removal(place);
+        self.take_out(locked, place);
+    }
+
+    /// Takes an item out of its locked subtable.
+    pub(super) fn take_out(&self, locked: &mut Locked<'_>, place: &Place) {
         let depth = locked.entry.depth();
         self.memory.store(place.location.word(), Link::bound(LinkState::Dead, place.header.checksum).0);
         self.memory.store(place.slot, SlotWord::empty(depth).0);
@@ -173,11 +196,15 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
                 Ok(old) => {
                     let live = if self.is_expired(old.header.expires_ms) { 0 } else { old.header.version };
                     self.check_version(expect, live)?;
-                    return Ok(self.update(&locked, &old, hash, location, expires_ms, body));
+                    let version = self.update(&locked, &old, hash, location, expires_ms, body);
+                    self.journal_put(key, version, expires_ms, body);
+                    return Ok(version);
                 }
                 Err(Some(slot)) => {
                     self.check_version(expect, 0)?;
-                    return Ok(self.insert(&mut locked, slot, hash, location, expires_ms, body));
+                    let version = self.insert(&mut locked, slot, hash, location, expires_ms, body);
+                    self.journal_put(key, version, expires_ms, body);
+                    return Ok(version);
                 }
                 Err(None) => {
                     self.check_version(expect, 0)?;
@@ -199,6 +226,18 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         }
     }
 
+    fn journal_put(&self, key: &[u8], version: u64, expires_ms: u64, body: &mut dyn Body) {
+        if let Some(journal) = self.journal.get() {
+            journal.put(key, body.value(), version, expires_ms);
+        }
+    }
+
+    /// The version that an update gives: the next one, unless that may have been given in a life of which a log knows
+    /// nothing any more.
+    pub(super) fn version_after(&self, old: u64) -> u64 {
+        old.max(self.version_floor) + 1
+    }
+
     fn update(
         &self,
         locked: &Locked<'_>,
@@ -208,7 +247,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         expires_ms: u64,
         body: &mut dyn Body,
     ) -> u64 {
-        let version = old.header.version + 1;
+        let version = self.version_after(old.header.version);
         self.raise_ceiling(version);
         let checksum = body.write(ComposeHeader { state: LinkState::Pending, version, expires_ms });
         self.memory.store(old.location.word(), Link::forward(old.header.checksum, location).0);
@@ -232,7 +271,8 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
     ) -> u64 {
         let version = body.insert_version(*locked.floor);
         self.raise_ceiling(version);
-        *locked.floor = version;
+        // Lower only where a log gives an item its version back.
+        *locked.floor = (*locked.floor).max(version);
         let checksum = body.write(ComposeHeader { state: LinkState::Dead, version, expires_ms });
         self.memory.store(slot, SlotWord::new(locked.entry.depth(), hash.fingerprint(), location).0);
         self.memory.store(location.word(), Link::bound(LinkState::Current, checksum).0);
@@ -258,6 +298,8 @@ struct Composed<'s, M> {
     key: &'s [u8],
     value: &'s [u8],
     word: u64,
+    /// Given, where an item comes back from a log.
+    version: Option<u64>,
 }
 
 impl<M: MemoryMut> Body for Composed<'_, M> {
@@ -268,5 +310,13 @@ impl<M: MemoryMut> Body for Composed<'_, M> {
         self.store.memory.fence();
         self.store.memory.write(self.word, self.composed);
         checksum
+    }
+
+    fn insert_version(&self, floor: u64) -> u64 {
+        self.version.unwrap_or(floor + 1)
+    }
+
+    fn value(&mut self) -> Cow<'_, [u8]> {
+        self.value.into()
     }
 }
