@@ -90,7 +90,8 @@ impl ServerProcess {
         Self::start_by(Command::new(program("sidestep-server")), listen, args, environment)
     }
 
-    fn start_by(mut command: Command, listen: &str, args: &[&str], environment: &[(&str, &Path)]) -> Self {
+    /// The same by another command, to which the arguments are given.
+    pub fn start_by(mut command: Command, listen: &str, args: &[&str], environment: &[(&str, &Path)]) -> Self {
         let mut child = command
             .args(["--listen", listen])
             .args(args)

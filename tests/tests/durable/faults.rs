@@ -1,0 +1,141 @@
+//! Folders and disks that are not as they should be.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use sidestep_client::Error;
+use sidestep_tests::process::{ServerProcess, program};
+
+use super::{Place, args, client, eventually, stat, stop};
+
+fn refused(log: &Path, says: &str) {
+    let (code, said) = ServerProcess::refused(&args(log, &["--listen", "127.0.0.1:0"]));
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains(says), "expected {says:?}, found {said}");
+}
+
+fn segments(log: &Path) -> Vec<PathBuf> {
+    let files = std::fs::read_dir(log).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|ending| ending == "redb")).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn each_wrong_folder_has_its_own_message() {
+    let place = Place::new();
+    let log = place.log();
+    let server = place.start(&[]);
+    refused(&log, "is in use by another server");
+    stop(server);
+    std::fs::write(log.join("sidestep-log"), "sidestep-log 2 0123456789abcdef\n").expect("a write");
+    refused(&log, "is of format 2, this server reads and writes format 1");
+    std::fs::write(log.join("sidestep-log"), "something else\n").expect("a write");
+    refused(&log, "is not the folder of a log");
+    let foreign = Place::new();
+    std::fs::create_dir(foreign.log()).expect("a folder");
+    std::fs::write(foreign.log().join("letter.txt"), "").expect("a write");
+    refused(&foreign.log(), "found letter.txt");
+    let file = foreign.folder.path().join("file");
+    std::fs::write(&file, "").expect("a write");
+    refused(&file, "cannot use the folder");
+    let (code, said) = ServerProcess::refused(&["--data", "same", "--durable", "same"]);
+    assert_eq!(code, Some(2), "{said}");
+}
+
+/// Of three starts, three segments.
+#[test]
+fn segments_that_are_missing_or_damaged_are_told_and_never_served() {
+    let place = Place::new();
+    let log = place.log();
+    for round in 0..3 {
+        let server = place.start(&["--sync", "always"]);
+        client(&server).put(format!("{round}"), vec![round; 50_000]).expect("a put");
+        stop(server);
+    }
+    let files = segments(&log);
+    assert_eq!(files.len(), 3);
+    let whole = std::fs::read(&files[1]).expect("a segment");
+    let at = whole.windows(1000).position(|window| window == [1; 1000]).expect("the value");
+    let mut damaged = whole.clone();
+    damaged[at + 500] ^= 4;
+    std::fs::write(&files[1], &damaged).expect("a write");
+    refused(&log, "is damaged");
+    std::fs::write(&files[1], &whole[..whole.len() / 2]).expect("a write");
+    refused(&log, "0000000002.redb");
+    std::fs::write(&files[1], b"").expect("a write");
+    refused(&log, "found an empty file");
+    std::fs::remove_file(&files[1]).expect("a file");
+    refused(&log, "has no segment 2, though older and newer ones");
+    // Moved away with all that is older, as the message says.
+    std::fs::remove_file(&files[0]).expect("a file");
+    let server = place.start(&[]);
+    let keys: Vec<bool> = (0..3).map(|key| client(&server).get(format!("{key}")).expect("a get").is_some()).collect();
+    assert_eq!(keys, [false, false, true]);
+}
+
+/// A server whose log is on a tmpfs of its own.
+fn start_on_small_disk(log: &Path, bytes: &str, more: &[&str]) -> ServerProcess {
+    let mut command = Command::new("unshare");
+    let script = "mount -t tmpfs -o size=$0 none \"$1\" && shift && exec \"$@\"";
+    command.args(["--mount", "--map-root-user", "sh", "-c", script, bytes]).arg(log).arg(program("sidestep-server"));
+    ServerProcess::start_by(command, "127.0.0.1:0", &args(log, more), &[])
+}
+
+/// The disk fills up under the server and is made free again. Nothing that was acknowledged is lost, reads go on.
+#[test]
+fn a_full_disk_refuses_writes_and_nothing_else() {
+    let can_mount = Command::new("unshare").args(["--mount", "--map-root-user", "true"]).status();
+    if !can_mount.is_ok_and(|status| status.success()) {
+        println!("no mounts of our own here: not tested");
+        return;
+    }
+    let place = Place::new();
+    let log = place.log();
+    std::fs::create_dir(&log).expect("a folder");
+    let server = start_on_small_disk(&log, "24m", &["--sync", "always"]);
+    let disk = PathBuf::from(format!("/proc/{}/root", server.pid())).join(log.strip_prefix("/").expect("absolute"));
+    std::fs::write(disk.join("ballast"), vec![1; 8 << 20]).expect("room");
+    let writer = client(&server);
+    let value = |key: usize| vec![key as u8; 300_000];
+    let (mut acknowledged, mut unknown) = (Vec::new(), Vec::new());
+    let refusal = (0..1000).find_map(|key| match writer.put(format!("{key}"), value(key)) {
+        Ok(_) => {
+            acknowledged.push(key);
+            None
+        }
+        Err(Error::OutcomeUnknown(_)) => {
+            unknown.push(key);
+            None
+        }
+        Err(Error::Full(reason)) => Some(reason),
+        Err(error) => panic!("{error}"),
+    });
+    let refusal = refusal.expect("a full disk");
+    assert!(refusal.contains("the log cannot be written"), "{refusal}");
+    assert!(acknowledged.len() > 5 && unknown.len() <= 1, "{} and {}", acknowledged.len(), unknown.len());
+    assert_eq!(stat(&writer, "log_failing"), 1);
+    for &key in &acknowledged {
+        assert_eq!(writer.get(format!("{key}")).expect("reads go on").expect("a value")[..], value(key)[..]);
+    }
+    assert!(matches!(writer.delete("0"), Err(Error::Full(_))), "a delete needs the log, too");
+    std::fs::remove_file(disk.join("ballast")).expect("a file");
+    eventually("the log is written again", || stat(&writer, "log_failing") == 0);
+    writer.put("after", "it").expect("a put");
+    // Another server on a copy of what the disk has.
+    let copy = Place::new();
+    std::fs::create_dir(copy.log()).expect("a folder");
+    for file in std::fs::read_dir(&disk).expect("a folder") {
+        let file = file.expect("an entry");
+        std::fs::copy(file.path(), copy.log().join(file.file_name())).expect("a copy");
+    }
+    let again = copy.start(&[]);
+    let reader = client(&again);
+    for key in acknowledged {
+        assert_eq!(reader.get(format!("{key}")).expect("a get").expect("a value")[..], value(key)[..], "{key}");
+    }
+    for key in unknown {
+        assert!(reader.get(format!("{key}")).expect("a get").is_none_or(|found| found[..] == value(key)[..]));
+    }
+    assert_eq!(&reader.get("after").expect("a get").expect("a value")[..], b"it");
+}
