@@ -66,3 +66,19 @@ fn certificate_and_key_belong_together() {
         assert!(files(half).unwrap_err().to_string().contains("--tls-cert FILE --tls-key FILE"), "{half}");
     }
 }
+
+#[test]
+fn a_log_is_apart_from_the_table_and_its_promises_need_it() {
+    let made = |file: &str| options(file).unwrap().into_config();
+    assert_eq!(made("sync = 'interval'").unwrap().durable, None);
+    for (sync, mode) in [("off", SyncMode::Off), ("always", SyncMode::Always)] {
+        let log = made(&format!("durable = '/log'\nsync = '{sync}'")).unwrap().durable.unwrap();
+        assert_eq!(log, LogConfig { path: "/log".into(), sync: mode });
+    }
+    let log = made("durable = '/log'\nsync-interval-ms = 7").unwrap().durable.unwrap();
+    assert_eq!(log.sync, SyncMode::Interval(Duration::from_millis(7)));
+    for wrong in ["sync = 'always'", "durable = '/a'\ndata = '/a'", "durable = '/a'\nsync-interval-ms = 0"] {
+        let error = made(wrong).unwrap_err().to_string();
+        assert!(error.starts_with("expected "), "{wrong}: {error}");
+    }
+}

@@ -1,19 +1,20 @@
-//! What a server is told: options of the command line and of a file, and the configuration they make.
+//! Options of the command line and of a file, and the configuration that they make.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::Deserialize;
-use sidestep_core::limits;
-use thiserror::Error;
 
-use crate::access::{TokenFileError, Tokens};
+use super::{Config, ConfigError, Timeouts};
+use crate::access::Tokens;
 use crate::durable::{LogConfig, SyncMode};
 use crate::size::ByteSize;
 use crate::store::Eviction;
-use crate::tls::{Tls, TlsFileError, TlsFiles};
+use crate::tls::{Tls, TlsFiles};
+
+/// Longest time from a write to its sync unless told otherwise, in milliseconds.
+const DEFAULT_SYNC_INTERVAL_MS: u64 = 100;
 
 /// Options as given on the command line or, under the same names, in a TOML file. The command line wins.
 #[derive(Clone, Debug, Default, Deserialize, clap::Args)]
@@ -142,153 +143,6 @@ pub enum LogFormat {
     Json,
 }
 
-/// Why options make no configuration.
-#[derive(Debug, Error)]
-pub enum ConfigError {
-    /// A file that cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// Which file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A configuration file that is not one.
-    #[error("cannot understand {}: {reason}", path.display())]
-    Parse {
-        /// Which file.
-        path: PathBuf,
-        /// Where and why, on one line.
-        reason: String,
-    },
-    /// A file that gives no tokens.
-    #[error(transparent)]
-    Tokens(#[from] TokenFileError),
-    /// Files that give no TLS.
-    #[error(transparent)]
-    Tls(#[from] TlsFileError),
-    /// An open door that nobody has said to be meant.
-    #[error(
-        "anyone who reaches {address} could enter: give clients a token (--token-file FILE), encrypt connections \
-         (--tls-cert FILE --tls-key FILE), or say --insecure"
-    )]
-    Open {
-        /// What would be listened on.
-        address: SocketAddr,
-    },
-    /// A value out of range.
-    #[error("expected {expected}, found {found}")]
-    Value {
-        /// What would be right.
-        expected: String,
-        /// What was given.
-        found: String,
-    },
-}
-
-/// How long the server waits for whom.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
-    /// For a connection to get through the handshake.
-    pub handshake: Duration,
-    /// For a request to arrive whole, beside what its bytes take at 64 KiB/s.
-    pub frame: Duration,
-    /// For the next bytes of a value that is read from a client's memory.
-    pub pull: Duration,
-    /// For a client to take any byte of the replies that wait for it.
-    pub send: Duration,
-    /// That a session outlives its connection.
-    pub session: Duration,
-    /// For a client's host to give any sign of life, asked for: 1 s to 9 h.
-    pub silence: Duration,
-    /// For the connections to end when the server stops.
-    pub stop: Duration,
-}
-
-impl Default for Timeouts {
-    fn default() -> Self {
-        Self {
-            handshake: Duration::from_secs(5),
-            frame: Duration::from_secs(10),
-            pull: Duration::from_secs(4),
-            send: Duration::from_secs(30),
-            session: Duration::from_secs(60),
-            silence: Duration::from_secs(120),
-            stop: Duration::from_secs(5),
-        }
-    }
-}
-
-/// Everything that [`Server::start`](crate::Server::start) needs. The defaults serve a memfd on the default port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// Address to listen on, with the port; port 0 takes a free one.
-    pub listen: String,
-    /// Bytes of the address space. None: what an existing table has, else [`DEFAULT_MEMORY_BYTES`].
-    pub memory_bytes: Option<u64>,
-    /// What to do when the memory is full.
-    pub eviction: Eviction,
-    /// Folder of the table's file; None: a memfd.
-    pub data: Option<PathBuf>,
-    /// The log of all writes; None: there is none.
-    pub durable: Option<LogConfig>,
-    /// Worker threads, at least 1.
-    pub workers: usize,
-    /// Who may enter; None: anyone who reaches the port.
-    pub tokens: Option<Tokens>,
-    /// What connections are encrypted with; None: they are not.
-    pub tls: Option<Tls>,
-    /// Whether to listen beyond the loopback interface although anyone who reaches the port could enter.
-    pub insecure: bool,
-    /// Largest value to take.
-    pub max_value_bytes: u32,
-    /// Bytes of a segment, a power of two; None: by the size of the memory.
-    pub segment_bytes: Option<u64>,
-    /// RDMA device: `NAME`, `NAME/PORT`, `auto` (the one that has the address listened on) or `none`.
-    pub device: String,
-    /// Whether worker n runs on processor n alone.
-    pub pin: bool,
-    /// User ids, beside the server's own, whose processes may map the table.
-    pub allow_uids: Vec<u32>,
-    /// Connections open at once.
-    pub max_connections: usize,
-    /// Address of metrics and health, over HTTP; None: nowhere.
-    pub metrics: Option<String>,
-    /// How long to wait for whom.
-    pub timeouts: Timeouts,
-}
-
-/// Bytes of a new table's address space unless told otherwise.
-pub const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
-
-/// Longest time from a write to its sync unless told otherwise, in milliseconds.
-const DEFAULT_SYNC_INTERVAL_MS: u64 = 100;
-
-impl Default for Config {
-    fn default() -> Self {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Self {
-            listen: format!("127.0.0.1:{}", limits::DEFAULT_PORT),
-            memory_bytes: None,
-            eviction: Eviction::None,
-            data: None,
-            durable: None,
-            workers: (processors / 2).max(1),
-            tokens: None,
-            tls: None,
-            insecure: false,
-            max_value_bytes: limits::DEFAULT_MAX_VALUE_BYTES,
-            segment_bytes: None,
-            device: "auto".into(),
-            pin: false,
-            allow_uids: Vec::new(),
-            max_connections: 16384,
-            metrics: None,
-            timeouts: Timeouts::default(),
-        }
-    }
-}
-
 fn read(path: &Path) -> Result<String, ConfigError> {
     std::fs::read_to_string(path).map_err(|source| ConfigError::Read { path: path.to_owned(), source })
 }
@@ -350,6 +204,24 @@ impl Options {
         }
     }
 
+    /// Where and how writes are logged, if they are.
+    fn log(&self) -> Result<Option<LogConfig>, ConfigError> {
+        let interval = Duration::from_millis(self.sync_interval_ms.unwrap_or(DEFAULT_SYNC_INTERVAL_MS));
+        let sync = match self.sync.unwrap_or_default() {
+            // A promise that nobody keeps.
+            SyncPolicy::Always if self.durable.is_none() => {
+                return Err(ConfigError::Value {
+                    expected: "a folder for the log that is to be synced (--durable DIR)".into(),
+                    found: "--sync always alone".into(),
+                });
+            }
+            SyncPolicy::Off => SyncMode::Off,
+            SyncPolicy::Interval => SyncMode::Interval(interval),
+            SyncPolicy::Always => SyncMode::Always,
+        };
+        Ok(self.durable.clone().map(|path| LogConfig { path, sync }))
+    }
+
     /// The configuration that these options make of the defaults. Reads the files of tokens, certificates and the key.
     pub fn into_config(self) -> Result<Config, ConfigError> {
         let default = Config::default();
@@ -362,12 +234,7 @@ impl Options {
             })?,
         };
         let tls = self.tls_files()?.as_ref().map(Tls::read).transpose()?;
-        let interval = Duration::from_millis(self.sync_interval_ms.unwrap_or(DEFAULT_SYNC_INTERVAL_MS));
-        let sync = match self.sync.unwrap_or_default() {
-            SyncPolicy::Off => SyncMode::Off,
-            SyncPolicy::Interval => SyncMode::Interval(interval),
-            SyncPolicy::Always => SyncMode::Always,
-        };
+        let durable = self.log()?;
         let config = Config {
             listen: self.listen.unwrap_or(default.listen),
             memory_bytes: self.memory.map(|size| size.0),
@@ -376,7 +243,7 @@ impl Options {
                 EvictionPolicy::Clock => Eviction::Clock,
             },
             data: self.data,
-            durable: self.durable.map(|path| LogConfig { path, sync }),
+            durable,
             workers: self.workers.unwrap_or(default.workers),
             tokens: self.token_file.as_deref().map(Tokens::read).transpose()?,
             tls,
@@ -402,44 +269,3 @@ impl Options {
         Ok(config)
     }
 }
-
-impl Config {
-    /// Whether it may be served at this address, which the one to listen on stands for.
-    pub(crate) fn check_address(&self, address: SocketAddr) -> Result<(), ConfigError> {
-        let is_here = address.ip().to_canonical().is_loopback();
-        if is_here || self.tokens.is_some() || self.tls.is_some() || self.insecure {
-            Ok(())
-        } else {
-            Err(ConfigError::Open { address })
-        }
-    }
-
-    /// Whether the numbers make sense by themselves; those that belong to the table are checked there.
-    pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        let at_least_one = [("workers", self.workers), ("connections", self.max_connections)];
-        for (what, found) in at_least_one {
-            if found == 0 {
-                return Err(ConfigError::Value { expected: format!("{what} of at least 1"), found: found.to_string() });
-            }
-        }
-        if let Some(LogConfig { path, sync }) = &self.durable {
-            if self.data.as_ref() == Some(path) {
-                let expected = "a folder for the log that is not the table's".to_owned();
-                return Err(ConfigError::Value { expected, found: path.display().to_string() });
-            }
-            if *sync == SyncMode::Interval(Duration::ZERO) {
-                let expected = "a sync interval of at least 1 ms (or --sync always)".to_owned();
-                return Err(ConfigError::Value { expected, found: "0 ms".to_owned() });
-            }
-        }
-        // What the kernel's clock of a connection can do.
-        let (silence, expected) = (self.timeouts.silence, "a silence timeout of 1 s to 9 h".to_owned());
-        if !(Duration::from_secs(1)..=Duration::from_secs(9 * 3600)).contains(&silence) {
-            return Err(ConfigError::Value { expected, found: format!("{} ms", silence.as_millis()) });
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests;
