@@ -64,27 +64,29 @@ fn without_the_clock_a_full_store_refuses() {
 /// Writes ten times what fits, beside `used`, which is called for 500 keys again and again. Returns how many of these
 /// are there at the end.
 fn survivors(used: impl Fn(&Small, u64)) -> u64 {
+    // Over many slabs: when memory is full for the first time everything was just used, and any slab may be emptied.
+    let hot = |place: u64| place % 500 * 16;
     let store = evicting(4 * SMALL);
-    for key in 0..500 {
+    for key in 0..8000 {
         put(&store, key, 100).unwrap();
     }
-    for key in 500..100_000 {
+    for key in 8000..100_000 {
         put(&store, key, 100).unwrap();
         if key % 4 == 0 {
-            used(&store, key / 4 % 500);
+            used(&store, hot(key / 4));
         }
     }
     is_sound(&store);
-    (0..500).filter(|&key| get(&store, key)).count() as u64
+    (0..500).filter(|&place| get(&store, hot(place))).count() as u64
 }
 
 #[test]
 fn what_is_used_stays() {
-    // What is lost of them is what slabs that are emptied for subtables hold.
+    // What is lost of them is what slabs that are emptied for subtables hold: some 60 to 115.
     let read = survivors(|store, key| _ = get(store, key));
-    assert!(read > 400, "{read} of 500 that were read all the time");
+    assert!(read > 300, "{read} of 500 that were read all the time");
     let told = survivors(|store, key| store.touch_hash(store.hash(&key.to_le_bytes())));
-    assert!(told > 400, "{told} of 500 that a client said it read");
+    assert!(told > 300, "{told} of 500 that a client said it read");
     let unused = survivors(|_, _| ());
     assert!(unused < 100, "{unused} of 500 that nobody used");
 }
