@@ -136,7 +136,7 @@ fn floors(
         return (floors, without);
     }
     let compared = |name: &str| targets.iter().any(|target| target.name() == name);
-    if !compared("shm") && !compared("tcp") {
+    if !["shm", "tcp", "rdma"].into_iter().any(compared) {
         return (floors, without);
     }
     let memcpy = Memcpy::new(workload);
@@ -146,11 +146,14 @@ fn floors(
             Err(reason) => without.push(Row::not_available("tcp echo", reason.0)),
         }
     }
+    let server = options.server.as_ref().filter(|_| compared("rdma"));
+    match server.map(|server| memcpy.bare_read(&server.address, server.spin)) {
+        Some(Ok(bare)) => floors.push(Box::new(bare)),
+        Some(Err(reason)) => without.push(Row::not_available("bare READ", reason.0)),
+        None => {}
+    }
     if compared("shm") {
         floors.insert(0, Box::new(memcpy));
-    }
-    if compared("rdma") {
-        without.push(Row::not_available("bare READ", "the floor of rdma is not built: see perftest's ib_read_lat"));
     }
     (floors, without)
 }

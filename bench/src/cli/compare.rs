@@ -34,7 +34,7 @@ pub(super) struct Compare {
     /// Without the ceiling.
     #[arg(long)]
     no_local: bool,
-    /// Without the floors: the same bytes out of an array, and by an echo over loopback.
+    /// Without the floors: the same bytes out of an array, and by an echo over loopback, by bare READs.
     #[arg(long)]
     no_floors: bool,
     /// Server and running peers hold the records already.

@@ -261,6 +261,8 @@ fn floor(points: &[Point]) -> Option<String> {
         ("shm", "local", SINGLE),
         ("tcp", "tcp echo", SINGLE),
         ("tcp", "tcp echo", PIPELINED),
+        ("rdma", "bare READ", SINGLE),
+        ("rdma", "bare READ", PIPELINED),
     ] {
         let Some((path_is, floor_is)) = measured(path, place).zip(measured(floor, place)) else { continue };
         let finding = Finding::between(floor_is, path_is, |run| run.ops_per_s)?;

@@ -2,6 +2,7 @@
 
 use super::chart::{self, Bar, Line};
 use super::table::{grouped, significant};
+use super::times::{self, Times, times};
 use super::{Measurement, Report, Row};
 use crate::error::BenchError;
 
@@ -67,6 +68,7 @@ pub fn html(report: &Report) -> Result<String, BenchError> {
         "µs from submission to reply; a batch counts as long as all of it took",
         &chart::percentiles("times of operations of each path by percentile", &lines)?,
     ));
+    add(all_times(report));
     add(environment(report));
     Ok(format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -137,6 +139,22 @@ fn table(report: &Report) -> String {
         text.push_str("</tr>\n");
     }
     text.push_str("</tbody>\n</table>\n");
+    text
+}
+
+/// The second table: every time of every row.
+fn all_times(report: &Report) -> String {
+    let columns = || std::iter::once("time, µs").chain(times::COLUMNS);
+    let mut text = "<section>\n<h2>All times</h2>\n<table>\n<thead><tr><th scope=\"col\">path</th>".to_owned();
+    text.extend(columns().map(|column| format!("<th scope=\"col\">{column}</th>")));
+    text.push_str("</tr></thead>\n<tbody>\n");
+    for Times { path, kind, cells } in times(report) {
+        text.push_str(&format!("<tr><th scope=\"row\">{}</th>", escaped(&path)));
+        let cells = std::iter::once(kind.to_owned()).chain(cells);
+        text.extend(columns().zip(cells).map(|(column, cell)| format!("<td data-column=\"{column}\">{cell}</td>")));
+        text.push_str("</tr>\n");
+    }
+    text.push_str("</tbody>\n</table>\n</section>\n");
     text
 }
 

@@ -8,6 +8,7 @@ mod measurement;
 pub(crate) mod plot;
 mod reading;
 pub(crate) mod table;
+mod times;
 
 use serde::Serialize;
 

@@ -3,6 +3,7 @@
 use comfy_table::presets::NOTHING;
 use comfy_table::{Cell, CellAlignment, Table};
 
+use super::times::{self, Times, times};
 use super::{Report, Row};
 use crate::statistics::Interval;
 
@@ -32,10 +33,7 @@ pub fn table(report: &Report) -> String {
     for row in report.rows.iter().filter(|row| row.not_available.is_none()) {
         table.add_row(cells(row));
     }
-    for (index, column) in table.column_iter_mut().enumerate() {
-        let aligned = if index == 0 || index == 6 { CellAlignment::Left } else { CellAlignment::Right };
-        column.set_cell_alignment(aligned);
-    }
+    align(&mut table, &[0, 6]);
     let mut lines = Vec::new();
     if report.partial {
         lines.push("PARTIAL: interrupted before all repetitions were done".to_owned());
@@ -47,11 +45,32 @@ pub fn table(report: &Report) -> String {
     lines.extend(table.lines().map(|line| line.trim_end().to_owned()));
     lines.extend(not_available(report));
     lines.push(String::new());
+    lines.extend(all_times(report).lines().map(|line| line.trim_end().to_owned()));
+    lines.push(String::new());
     lines.push(super::reading(report));
     lines.extend(notes(report));
     lines.push(String::new());
     lines.extend(report.environment.lines().into_iter().map(|(name, text)| format!("{name}: {text}")));
     lines.join("\n") + "\n"
+}
+
+fn align(table: &mut Table, to_the_left: &[usize]) {
+    for (index, column) in table.column_iter_mut().enumerate() {
+        let is_left = to_the_left.contains(&index);
+        column.set_cell_alignment(if is_left { CellAlignment::Left } else { CellAlignment::Right });
+    }
+}
+
+/// The second table: every time of every row.
+fn all_times(report: &Report) -> Table {
+    let mut table = Table::new();
+    table.load_preset(NOTHING);
+    table.set_header([&["path", "time, µs"][..], &times::COLUMNS].concat());
+    for Times { path, kind, cells } in times(report) {
+        table.add_row([path, kind.to_owned()].into_iter().chain(cells));
+    }
+    align(&mut table, &[0, 1]);
+    table
 }
 
 /// One line for each path that cannot run, under the column of the paths.
@@ -160,6 +179,9 @@ mod tests {
         for column in COLUMNS {
             from += header[from..].find(column).unwrap_or_else(|| panic!("{column} in {header}"));
         }
+        let times = text.lines().find(|line| line.contains("p99.99")).expect("a header of times");
+        assert!(["mean", "min", "p90", "p99.9", "max"].iter().all(|column| times.contains(column)), "{times}");
+        assert_eq!(text.lines().filter(|line| line.contains(" service ")).count(), 4, "{text}");
         assert!(text.contains("rdma  not available: no verbs device"), "{text}");
         assert!(text.contains("shm, batches of 64"), "{text}");
         assert!(text.contains("CPU: "), "{text}");

@@ -3,9 +3,11 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::bare_read::BareRead;
 use super::wire::{Parsed, Protocol, Wire};
 use super::{Completion, Connection, EachCompletion, EachRead, Reply, Route, Target, TargetError};
 use crate::workload::{Stamp, Workload, fill};
@@ -16,8 +18,8 @@ const REPLY: Reply = Reply { version: 0, route: Route::Local };
 
 /// The values of a workload, one after the other.
 #[derive(Debug)]
-struct Values {
-    bytes: Vec<u8>,
+pub(super) struct Values {
+    pub(super) bytes: Vec<u8>,
     value_bytes: usize,
 }
 
@@ -31,11 +33,17 @@ impl Values {
         Self { bytes, value_bytes }
     }
 
-    fn get(&self, key: &[u8]) -> Option<&[u8]> {
+    /// Where a record's value is.
+    pub(super) fn place(&self, key: &[u8]) -> Option<Range<usize>> {
         let digits = key.strip_prefix(b"user")?;
         let record = digits.iter().fold(0_usize, |number, digit| number * 10 + usize::from(digit.wrapping_sub(b'0')));
         let start = record.checked_mul(self.value_bytes)?;
-        self.bytes.get(start..start + self.value_bytes)
+        let place = start..start.checked_add(self.value_bytes)?;
+        (place.end <= self.bytes.len()).then_some(place)
+    }
+
+    fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        Some(&self.bytes[self.place(key)?])
     }
 }
 
@@ -56,6 +64,15 @@ impl Memcpy {
     /// There is no port to be had.
     pub fn echo(&self) -> Result<Echo, TargetError> {
         Echo::start(self.0.clone())
+    }
+
+    /// That of `rdma`, with the same values, on the port by which the server at `HOST:PORT` is spoken to; `spin` polls
+    /// instead of sleeping.
+    ///
+    /// # Errors
+    /// There is no such port, or its device cannot have so much memory.
+    pub fn bare_read(&self, server: &str, spin: bool) -> Result<BareRead, TargetError> {
+        BareRead::start(&self.0, server, spin)
     }
 }
 
@@ -90,7 +107,7 @@ struct Copies {
     submitted: Vec<(usize, Vec<u8>)>,
 }
 
-fn read_only() -> TargetError {
+pub(super) fn read_only() -> TargetError {
     TargetError::new("a floor has no writes")
 }
 

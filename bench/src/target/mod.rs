@@ -1,6 +1,7 @@
 //! The stores that a run can drive, behind one small interface, so that the workload, the verification and the
 //! measuring are the same for all: only the path differs.
 
+mod bare_read;
 mod floor;
 mod local;
 mod memcached;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use bare_read::BareRead;
 pub use floor::{Echo, Memcpy};
 pub use local::Local;
 pub use memcached::Memcached;

@@ -1,6 +1,7 @@
 //! The `rdma` path on real verbs, between processes. Needs a device: `scripts/guest`.
 
 mod access;
+mod bench;
 mod churn;
 mod leaks;
 mod pull;
