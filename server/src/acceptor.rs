@@ -36,6 +36,11 @@ pub(crate) struct AcceptorHandle {
 impl AcceptorHandle {
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
+        self.wake();
+    }
+
+    /// Has it look whether there is something to do by the clock.
+    pub(crate) fn wake(&self) {
         if let Err(error) = self.waker.wake() {
             warn!(%error, "cannot wake the acceptor");
         }
@@ -67,6 +72,7 @@ impl<M: Backing> Acceptor<M> {
         let poll = Poll::new()?;
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKE)?);
+        service.sessions.swept_by(waker.clone());
         let stop = Arc::new(AtomicBool::new(false));
         let handle = AcceptorHandle { stop: stop.clone(), waker };
         Ok((Self { listener, service, workers, max_connections, poll, stop, next: 0 }, handle))
@@ -81,8 +87,13 @@ impl<M: Backing> Acceptor<M> {
         let mut sweep_at = Instant::now() + sweep_every;
         let mut more = false;
         loop {
-            let patience = if more { PAUSE } else { sweep_at.saturating_duration_since(Instant::now()) };
-            match self.poll.poll(&mut events, Some(patience)) {
+            // With nothing to do by the clock it sleeps, so that a server whose clients only read takes no CPU at all.
+            let patience = match self.service.sessions.needs_sweep() || self.service.access.has_end() {
+                _ if more => Some(PAUSE),
+                true => Some(sweep_at.saturating_duration_since(Instant::now())),
+                false => None,
+            };
+            match self.poll.poll(&mut events, patience) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 polled => polled?,
             }
@@ -134,8 +145,13 @@ impl<M: Backing> Acceptor<M> {
             return;
         }
         self.service.metrics.opened();
-        let refused = (open >= self.max_connections)
-            .then(|| format!("the server has all {} connections that it may have", self.max_connections));
+        let refused = match self.service.metrics.buffers_full() {
+            _ if open >= self.max_connections => {
+                Some(format!("the server has all {} connections that it may have", self.max_connections))
+            }
+            Some(most) => Some(format!("the server's connections hold all {most} bytes that they may hold")),
+            None => None,
+        };
         let mut arrival = Arrival { stream, from, refused };
         for _ in 0..self.workers.len() {
             let worker = &self.workers[self.next];

@@ -96,7 +96,7 @@ fn service() -> Service {
     Service {
         store: Store::create(memory, &options).expect("a table"),
         sessions: Arc::new(Sessions::new(timeouts.session)),
-        metrics: Metrics::new(1),
+        metrics: Metrics::new(1, 1 << 20),
         access: Arc::new(Access::new(None)),
         tls: None,
         durable: false,

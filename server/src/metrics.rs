@@ -101,15 +101,21 @@ pub(crate) struct Metrics {
     started: Instant,
     opened: AtomicU64,
     closed: AtomicU64,
+    buffered: AtomicU64,
+    /// Of what is buffered.
+    most_buffered: u64,
     workers: Vec<CachePadded<[WorkerMetrics; CARRIED.len()]>>,
 }
 
 impl Metrics {
-    pub(crate) fn new(workers: usize) -> Self {
+    /// Of so many workers, whose connections may hold so many bytes.
+    pub(crate) fn new(workers: usize, most_buffered: u64) -> Self {
         Self {
             started: Instant::now(),
             opened: AtomicU64::new(0),
             closed: AtomicU64::new(0),
+            buffered: AtomicU64::new(0),
+            most_buffered,
             workers: (0..workers).map(|_| CachePadded::default()).collect(),
         }
     }
@@ -143,6 +149,18 @@ impl Metrics {
         self.opened.load(Ordering::Relaxed).saturating_sub(closed)
     }
 
+    /// A connection holds `now` bytes of requests and replies, and held `before`.
+    pub(crate) fn buffers_changed(&self, before: usize, now: usize) {
+        if before != now {
+            self.buffered.fetch_add((now as u64).wrapping_sub(before as u64), Ordering::Relaxed);
+        }
+    }
+
+    /// The bytes that connections may hold, if they hold as many or more.
+    pub(crate) fn buffers_full(&self) -> Option<u64> {
+        (self.buffered.load(Ordering::Relaxed) >= self.most_buffered).then_some(self.most_buffered)
+    }
+
     /// Appends `(name, value)`; an outcome other than `ok` is listed once it has happened.
     pub(crate) fn report(&self, into: &mut Vec<(String, u64)>) {
         let mut put = |name: &str, value| into.push((name.to_owned(), value));
@@ -151,6 +169,7 @@ impl Metrics {
         put("process_cpu_user_us", user_us);
         put("process_cpu_system_us", system_us);
         put("connections", self.connections());
+        put("connection_buffer_bytes", self.buffered.load(Ordering::Relaxed));
         put("connections_opened", self.opened.load(Ordering::Relaxed));
         put("connections_refused", self.sum(|w| &w.refused));
         put("connections_malformed", self.sum(|w| &w.malformed));
@@ -216,7 +235,7 @@ mod tests {
 
     #[test]
     fn counts_of_all_workers_add_up() {
-        let metrics = Metrics::new(2);
+        let metrics = Metrics::new(2, 1 << 20);
         metrics.worker(0, Carried::Socket).outcome(Op::Get, Status::Ok);
         metrics.worker(1, Carried::Socket).outcome(Op::Get, Status::Ok);
         metrics.worker(1, Carried::Messages).outcome(Op::Get, Status::Ok);

@@ -76,14 +76,26 @@ impl Output {
     /// Gives the buffer back if everything in it is sent. Idle connections keep no memory.
     pub(crate) fn give_back(&mut self, spare: &mut Vec<u8>) {
         if self.is_empty() {
-            std::mem::swap(&mut self.buffer, spare);
+            // The worker has one already if this connection came with one of its own.
+            let buffer = std::mem::take(&mut self.buffer);
+            if buffer.capacity() > spare.capacity() {
+                *spare = buffer;
+            }
             if self.held.capacity() > 0 {
                 self.held = VecDeque::new();
             }
             if self.gates.capacity() > 0 {
                 self.gates = VecDeque::new();
             }
+        } else if self.buffer.capacity() > 4 * self.buffer.len() {
+            // The worker's buffer has room for more than waits here.
+            self.buffer.shrink_to(self.buffer.len());
         }
+    }
+
+    /// Memory that it holds.
+    pub(crate) fn memory(&self) -> usize {
+        self.buffer.capacity() + self.held.capacity() * size_of::<Held>() + self.gates.capacity() * size_of::<Gate>()
     }
 
     pub(crate) fn unsent(&self) -> usize {

@@ -93,7 +93,7 @@ impl<M: Backing> Server<M> {
         let service = Arc::new(Service {
             store,
             sessions,
-            metrics: Metrics::new(config.workers),
+            metrics: Metrics::new(config.workers, config.client_memory_bytes),
             access,
             tls: config.tls.clone().map(TlsDoor::new),
             durable: config.data.is_some(),
@@ -199,6 +199,9 @@ impl<M: Backing> Server<M> {
         self.service.access.replace(tokens);
         for worker in self.workers.iter() {
             worker.wake();
+        }
+        if let Some((acceptor, _)) = &self.acceptor {
+            acceptor.wake();
         }
     }
 

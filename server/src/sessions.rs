@@ -7,15 +7,17 @@
 //! else ever waits for it.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
+use mio::Waker;
 use parking_lot::Mutex;
 use sidestep_core::limits::MAX_WRITES_IN_FLIGHT;
 use sidestep_core::message::Status;
+use tracing::warn;
 
 use crate::access::Pass;
 
@@ -89,10 +91,29 @@ struct Session {
     state: Mutex<State>,
 }
 
+/// Whether the time of any session runs, and who is to look at the clock then.
+#[derive(Debug, Default)]
+struct Timer {
+    runs: AtomicBool,
+    waker: OnceLock<Arc<Waker>>,
+}
+
+impl Timer {
+    fn start(&self) {
+        if !self.runs.swap(true, Ordering::AcqRel)
+            && let Some(waker) = self.waker.get()
+            && let Err(error) = waker.wake()
+        {
+            warn!(%error, "cannot wake the acceptor");
+        }
+    }
+}
+
 /// A connection's hold on its session. Dropping it lets the session's time run.
 #[derive(Debug)]
 pub(crate) struct Attached {
     session: Arc<Session>,
+    timer: Arc<Timer>,
     owner: u64,
     pass: Pass,
 }
@@ -134,6 +155,8 @@ impl Drop for Attached {
         let mut state = self.session.state.lock();
         if state.owner == self.owner {
             state.detached = Some(Instant::now());
+            drop(state);
+            self.timer.start();
         }
     }
 }
@@ -146,12 +169,25 @@ pub(crate) struct Sessions {
     tickets: DashMap<[u8; 16], Pass>,
     connections: AtomicU64,
     timeout: Duration,
+    timer: Arc<Timer>,
 }
 
 impl Sessions {
     /// Sessions that outlive their connections by `timeout`.
     pub(crate) fn new(timeout: Duration) -> Self {
-        Self { by_client: DashMap::new(), tickets: DashMap::new(), connections: AtomicU64::new(0), timeout }
+        let (by_client, tickets) = (DashMap::new(), DashMap::new());
+        Self { by_client, tickets, connections: AtomicU64::new(0), timeout, timer: Arc::default() }
+    }
+
+    /// Who sweeps, and is woken when there begins to be something to sweep.
+    pub(crate) fn swept_by(&self, waker: Arc<Waker>) {
+        // There is one, for good.
+        let _ = self.timer.waker.set(waker);
+    }
+
+    /// Whether [`Sessions::sweep`] will have something to do by and by.
+    pub(crate) fn needs_sweep(&self) -> bool {
+        self.timer.runs.load(Ordering::Acquire)
     }
 
     pub(crate) fn timeout(&self) -> Duration {
@@ -200,7 +236,7 @@ impl Sessions {
             }
             Entry::Vacant(entry) => (Arc::clone(&entry.insert(new())), false),
         };
-        Ok((Attached { session, owner, pass }, resumed))
+        Ok((Attached { session, timer: self.timer.clone(), owner, pass }, resumed))
     }
 
     /// What the ticket's session was last let in with; None: no session has that ticket.
@@ -210,14 +246,21 @@ impl Sessions {
 
     /// Ends the sessions that have been without a connection for too long.
     pub(crate) fn sweep(&self, now: Instant) {
+        // Before they are looked at: one that is detached behind the look starts it again.
+        self.timer.runs.store(false, Ordering::Release);
+        let mut are_left = false;
         self.by_client.retain(|_, session| {
             let detached = session.state.lock().detached;
             let over = detached.is_some_and(|since| now.saturating_duration_since(since) >= self.timeout);
             if over {
                 self.tickets.remove(&session.ticket);
             }
+            are_left |= detached.is_some() && !over;
             !over
         });
+        if are_left {
+            self.timer.runs.store(true, Ordering::Release);
+        }
     }
 }
 
@@ -314,11 +357,12 @@ mod tests {
     fn a_session_without_a_connection_ends_with_its_ticket() {
         let sessions = sessions();
         let (session, _) = attach(&sessions, false, [1; 16]);
+        assert!(!sessions.needs_sweep());
         drop(session);
         sessions.sweep(Instant::now() + Duration::from_secs(59));
-        assert!(sessions.pass_of(&[1; 16]).is_some());
+        assert!(sessions.pass_of(&[1; 16]).is_some() && sessions.needs_sweep());
         sessions.sweep(Instant::now() + Duration::from_secs(61));
-        assert!(sessions.pass_of(&[1; 16]).is_none());
+        assert!(sessions.pass_of(&[1; 16]).is_none() && !sessions.needs_sweep());
         assert_eq!(sessions.len(), 0);
         let (_again, resumed) = attach(&sessions, true, [3; 16]);
         assert!(!resumed);

@@ -48,6 +48,8 @@ struct Seat<M: Backing> {
     queued: bool,
     /// Among those that wait for the log.
     waiting: bool,
+    /// As of its last turn.
+    buffered: usize,
 }
 
 /// What a worker lends to the connection whose turn it is.
@@ -300,7 +302,7 @@ impl<M: Backing> Worker<M> {
         if let Some(reason) = refused {
             connection.refuse(&reason, self.desk.service.metrics.worker(self.desk.index, Carried::Socket));
         }
-        self.seats[index] = Some(Seat { connection, queued: false, waiting: false });
+        self.seats[index] = Some(Seat { connection, queued: false, waiting: false, buffered: 0 });
         self.enqueue(index);
     }
 
@@ -310,6 +312,8 @@ impl<M: Backing> Worker<M> {
         let mut turn = self.desk.turn((index, seat.connection.carried()), now, guard);
         (turn.budget, turn.stopping) = (budget, self.stop_by.is_some());
         let next = seat.connection.turn(&mut turn);
+        let buffered = seat.connection.buffered();
+        self.desk.service.metrics.buffers_changed(std::mem::replace(&mut seat.buffered, buffered), buffered);
         if seat.connection.deadline().is_some() && self.tick.is_none() {
             self.tick = Some(now + TICK);
         }
@@ -335,6 +339,7 @@ impl<M: Backing> Worker<M> {
             self.tick.get_or_insert_with(|| Instant::now() + TICK);
         }
         self.free.push(index);
+        self.desk.service.metrics.buffers_changed(seat.buffered, 0);
         self.desk.service.metrics.closed();
     }
 

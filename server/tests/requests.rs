@@ -2,9 +2,9 @@
 
 mod raw;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use raw::{Client, assert_closed, config, frame, pattern, start};
+use raw::{Client, assert_closed, config, frame, open, pattern, refusal, start};
 use sidestep_core::limits::{MAX_KEY_BYTES, MAX_WRITES_IN_FLIGHT};
 use sidestep_core::message::{Op, RequestHeader, Status};
 use sidestep_server::Config;
@@ -219,6 +219,53 @@ fn who_does_not_read_holds_up_nobody_and_loses_nothing() {
         let seed = u64::from(reply.value[0]);
         assert!(reply.value == pattern(3 << 20, seed), "value {i} is one that was written");
     }
+    server.stop();
+}
+
+/// Together they hold no more than they may, and a little for each; nobody's replies are lost, others are served meanwhile,
+/// and who comes meanwhile is told why there is no room.
+#[test]
+fn clients_that_do_not_read_share_a_bound() {
+    const CLIENTS: u64 = 40;
+    const READS: usize = 2000;
+    const BOUND: u64 = 1 << 20;
+    // One reply beyond the bound, and what was received with the request for it.
+    const EACH: u64 = 100 << 10;
+    let config = Config { client_memory_bytes: BOUND, ..config() };
+    let server = start(config);
+    let mut bystander = Client::connect(server.local_addr());
+    let value = pattern(8000, 1);
+    bystander.put(b"k", &value);
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::connect(server.local_addr())).collect();
+    for client in &mut clients {
+        let gets: Vec<u8> = (0..READS).flat_map(|_| client.get_frame(b"k")).collect();
+        client.send(&gets);
+    }
+    // Until all have made the server wait for them: what it has sent stands still.
+    let mut sent = 0;
+    loop {
+        assert_eq!(bystander.get(b"k").value, value);
+        let held = bystander.stat("connection_buffer_bytes");
+        assert!(held <= BOUND + CLIENTS * EACH, "{held} bytes are held");
+        let now = bystander.stat("tcp_sent_bytes");
+        if now - sent < 100_000 && held >= BOUND {
+            break;
+        }
+        sent = now;
+    }
+    let reason = refusal(&mut open(server.local_addr()));
+    assert!(reason.contains("hold all 1048576 bytes"), "{reason}");
+    for client in &mut clients {
+        for _ in 0..READS {
+            assert_eq!(client.reply().value, value);
+        }
+    }
+    // A turn is counted once it is over.
+    let since = Instant::now();
+    while bystander.stat("connection_buffer_bytes") > 0 {
+        assert!(since.elapsed() < Duration::from_secs(20), "idle connections hold something");
+    }
+    assert_eq!(Client::connect(server.local_addr()).get(b"k").value, value);
     server.stop();
 }
 

@@ -169,6 +169,11 @@ impl Access {
         true
     }
 
+    /// Whether a token will expire: [`Access::note_time`] is to be called now and then.
+    pub(crate) fn has_end(&self) -> bool {
+        self.next_end_ms.load(Ordering::Relaxed) != u64::MAX
+    }
+
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }

@@ -125,6 +125,8 @@ pub struct Config {
     pub allow_uids: Vec<u32>,
     /// Connections open at once.
     pub max_connections: usize,
+    /// Bytes of waiting replies and unfinished requests that all connections together may hold, at least 1 MiB.
+    pub client_memory_bytes: u64,
     /// Address of metrics and health, over HTTP; None: nowhere.
     pub metrics: Option<String>,
     /// How long to wait for whom.
@@ -153,6 +155,7 @@ impl Default for Config {
             pin: false,
             allow_uids: Vec::new(),
             max_connections: 16384,
+            client_memory_bytes: 512 << 20,
             metrics: None,
             timeouts: Timeouts::default(),
         }
@@ -177,6 +180,10 @@ impl Config {
             if found == 0 {
                 return Err(ConfigError::Value { expected: format!("{what} of at least 1"), found: found.to_string() });
             }
+        }
+        if self.client_memory_bytes < 1 << 20 {
+            let (expected, found) = ("client memory of at least 1 MiB".into(), self.client_memory_bytes.to_string());
+            return Err(ConfigError::Value { expected, found: format!("{found} bytes") });
         }
         if let Some(LogConfig { path, sync }) = &self.durable {
             if self.data.as_ref() == Some(path) {

@@ -80,8 +80,13 @@ pub struct Options {
     #[arg(long, value_name = "UID", num_args = 1.., value_delimiter = ',')]
     pub allow_uid: Vec<u32>,
     /// Connections open at once; the next one is refused [default: 16384]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", visible_alias = "max-clients")]
+    #[serde(alias = "max-clients")]
     pub max_connections: Option<usize>,
+    /// Memory for replies that wait for their clients and requests that are not whole, of all connections together; beyond
+    /// that clients take what waits before they are served on, and new ones are refused [default: 512MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub client_memory: Option<ByteSize>,
     /// Address that answers HTTP for /metrics (Prometheus), /health and /ready [default: none]
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<String>,
@@ -176,6 +181,7 @@ impl Options {
             pin: self.pin || file.pin,
             allow_uid: if self.allow_uid.is_empty() { file.allow_uid } else { self.allow_uid },
             max_connections: self.max_connections.or(file.max_connections),
+            client_memory: self.client_memory.or(file.client_memory),
             metrics: self.metrics.or(file.metrics),
             log_format: self.log_format.or(file.log_format),
             handshake_timeout_ms: self.handshake_timeout_ms.or(file.handshake_timeout_ms),
@@ -254,6 +260,7 @@ impl Options {
             pin: self.pin,
             allow_uids: self.allow_uid,
             max_connections: self.max_connections.unwrap_or(default.max_connections),
+            client_memory_bytes: self.client_memory.map_or(default.client_memory_bytes, |size| size.0),
             metrics: self.metrics,
             timeouts: Timeouts {
                 handshake: time(self.handshake_timeout_ms, default.timeouts.handshake),

@@ -179,6 +179,17 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
         self.stalled || self.output.is_waiting()
     }
 
+    /// Memory of what its client has yet to take or to complete.
+    pub(crate) fn buffered(&self) -> usize {
+        self.output.memory() + self.kept.capacity()
+    }
+
+    /// Whether its client has to take some replies before it is served on: enough of them wait, or any where all
+    /// connections together hold as much as they may.
+    fn is_full(&self, turn: &Turn<'_, M>) -> bool {
+        self.output.is_full() || (!self.output.is_empty() && turn.service.metrics.buffers_full().is_some())
+    }
+
     /// What carries its frames.
     pub(crate) fn carried(&self) -> Carried {
         if self.channel.is_some() { Carried::Messages } else { Carried::Socket }
@@ -228,7 +239,7 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
         }
         loop {
             self.consume(turn);
-            let full = self.output.is_full() || self.stalled;
+            let full = self.is_full(turn) || self.stalled;
             if self.readable && !full && budget > 0 && self.next_channel.is_none() {
                 if !self.speaks_as_expected(turn.metrics)? {
                     continue;

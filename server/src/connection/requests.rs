@@ -26,7 +26,7 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
     pub(super) fn consume(&mut self, turn: &mut Turn<'_, M>) {
         let mut prefetched = 0;
         self.stalled = false;
-        while !self.output.is_full() && self.next_channel.is_none() {
+        while !self.is_full(turn) && self.next_channel.is_none() {
             if turn.service.queue().is_some_and(Queue::is_full) && !turn.input.is_empty() {
                 turn.service.queue().into_iter().for_each(Queue::count_stall);
                 self.stalled = true;

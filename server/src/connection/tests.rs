@@ -31,7 +31,7 @@ impl Bench {
         let service = Service {
             store: Store::create(Region::memfd(64 << 20).unwrap(), &StoreOptions::default()).unwrap(),
             sessions: Arc::new(Sessions::new(timeouts.session)),
-            metrics: Metrics::new(1),
+            metrics: Metrics::new(1, 1 << 30),
             access: Arc::new(Access::new(None)),
             tls: None,
             durable: false,

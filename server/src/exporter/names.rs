@@ -57,6 +57,14 @@ pub(super) const FAMILIES: &[Family] = &[
         &[("process_cpu_user_us", "user"), ("process_cpu_system_us", "system")],
     ),
     family("connections", Gauge, Number, "Connections open now", "", &[("connections", "")]),
+    family(
+        "connection_buffers",
+        Gauge,
+        Bytes,
+        "Replies that wait for their clients, and requests that are not whole",
+        "",
+        &[("connection_buffer_bytes", "")],
+    ),
     family("connections_opened", Counter, Number, "Connections accepted", "", &[("connections_opened", "")]),
     family(
         "connections_failed",
