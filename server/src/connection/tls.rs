@@ -18,6 +18,8 @@ use super::records::Records;
 const BATCH_BYTES: usize = 64 << 10;
 /// Of a value, which is copied for it: one record's worth.
 const VALUE_BYTES: usize = 16 << 10;
+/// Whole words with these among them, wherever they begin.
+const WORDS_BYTES: usize = VALUE_BYTES + 8;
 /// The first byte of a ClientHello's record (RFC 8446 §5.1).
 pub(crate) const HANDSHAKE_RECORD: u8 = 22;
 
@@ -159,7 +161,11 @@ impl Tls {
     ) -> io::Result<usize> {
         match from(&mut self.session.reader()) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            there => return end(there),
+            there => {
+                // More may have come since the last read, and its being told of may have been between two turns.
+                self.has_more = true;
+                return end(there);
+            }
         }
         let mut noted = Noted { stream, records: &mut self.records, has_more: &mut self.has_more };
         let received = self.session.read_tls(&mut noted)?;
@@ -216,11 +222,9 @@ impl Tls {
         if prefix.len() > BATCH_BYTES - VALUE_BYTES {
             return self.send(stream, &[IoSlice::new(prefix)]);
         }
-        let mut value = [0; VALUE_BYTES];
-        let bytes = bytes.min(VALUE_BYTES);
-        // Values begin with a word and are sent in whole words up to their last one.
-        region.read(offset / 8, &mut value[..bytes.next_multiple_of(8)]);
-        self.send(stream, &[IoSlice::new(prefix), IoSlice::new(&value[..bytes])])
+        let mut words = [0; WORDS_BYTES];
+        let value = piece(region, offset, bytes.min(VALUE_BYTES), &mut words);
+        self.send(stream, &[IoSlice::new(prefix), IoSlice::new(value)])
     }
 
     /// Tells the client that nothing comes behind what was sent, if the socket takes that.
@@ -233,6 +237,15 @@ impl Tls {
     }
 }
 
+/// Bytes of the region from any of them on. (A session that changes its keys takes a part of what it is given, of any
+/// length, and what follows begins there.)
+fn piece<'w>(region: &Region, offset: u64, bytes: usize, words: &'w mut [u8; WORDS_BYTES]) -> &'w [u8] {
+    let begin = (offset % 8) as usize;
+    let end = begin + bytes;
+    region.read(offset / 8, &mut words[..end.next_multiple_of(8)]);
+    &words[begin..end]
+}
+
 /// A stream that was cut off has ended like one that was closed: frames have lengths, and one that is not whole counts for
 /// nothing.
 fn end(received: io::Result<usize>) -> io::Result<usize> {
@@ -242,5 +255,26 @@ fn end(received: io::Result<usize>) -> io::Result<usize> {
             Ok(0)
         }
         received => received,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sidestep_core::memory::MemoryMut;
+
+    use super::*;
+
+    #[test]
+    fn a_value_is_sent_from_any_of_its_bytes_on() {
+        let region = Region::memfd(1 << 20).unwrap();
+        let value: Vec<u8> = (0..40_000).map(|i| (i % 251) as u8).collect();
+        region.write(0, &value);
+        let mut words = [0; WORDS_BYTES];
+        for begin in (0..17).chain(16_370..16_390) {
+            for bytes in [1, 7, 8, 9, 1000, VALUE_BYTES] {
+                let found = piece(&region, begin as u64, bytes, &mut words);
+                assert_eq!(found, &value[begin..begin + bytes], "{bytes} bytes from {begin} on");
+            }
+        }
     }
 }
