@@ -97,7 +97,7 @@ impl<'m, M: Memory> Checker<'m, M> {
         }
         report.open_splits =
             (0..root::INTENTS).filter(|intent| self.memory.load(root::INTENTS_WORD + intent) != 0).count() as u64;
-        let mut index = 0;
+        let (mut index, mut left) = (0, subtables);
         while index < 1u64 << current.depth() {
             let entry = DirectoryWord(self.memory.load(current.address() * BLOCK_WORDS + index));
             let span = 1u64 << (current.depth() - entry.depth().min(current.depth()));
@@ -105,7 +105,12 @@ impl<'m, M: Memory> Checker<'m, M> {
                 self.entry(entry, index, span, current, report);
             }
             self.subtable(entry, index / span, report);
+            left.remove(&entry.address());
             index += span;
+        }
+        if report.open_splits == 0 {
+            let lost = |at| format!("the directory leads no more to the subtable at {at:#x}");
+            left.into_iter().for_each(|at| report.problem(lost(at)));
         }
         Ok(())
     }
@@ -140,7 +145,15 @@ impl<'m, M: Memory> Checker<'m, M> {
         };
         match header.link.state() {
             LinkState::Current => {}
-            LinkState::Forward | LinkState::Dead => {
+            LinkState::Forward => {
+                report.open_writes += 1;
+                let successor = header.link.successor();
+                if self.item(successor).is_none() {
+                    report.problem(format!("{at}: replaced by {successor:?}, no valid item"));
+                }
+                return;
+            }
+            LinkState::Dead => {
                 report.open_writes += 1;
                 return;
             }

@@ -132,7 +132,7 @@ pub(super) fn subtables(
 }
 
 impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
-    /// Takes up the table in `memory`, to which nobody else may write. Cost: every item's header once, by
+    /// Takes up the table in `memory`, to which nobody else may write. Cost: every item once from end to end, by
     /// [`StoreOptions::recovery_threads`] threads.
     pub fn recover(memory: M, options: &StoreOptions) -> Result<(Arc<Self>, RecoveryReport), StoreError> {
         let root = read_root(&memory)?;

@@ -11,7 +11,7 @@ use sidestep_core::layout::bucket::{SUBTABLE_BLOCKS, SlotWord, WINDOW_SLOTS};
 use sidestep_core::layout::directory::DirectoryWord;
 use sidestep_core::layout::item::{Link, LinkState};
 use sidestep_core::layout::root;
-use sidestep_core::limits::BLOCK_WORDS;
+use sidestep_core::limits::{BLOCK_BYTES, BLOCK_WORDS};
 use sidestep_core::location::Location;
 use sidestep_core::lookup::local::{LocalReader, Outcome};
 use sidestep_core::lookup::{Geometry, Lookup, Step};
@@ -176,7 +176,19 @@ fn a_table_that_leads_nowhere_is_not_taken_up() {
         (slots.clone().find(used).expect("a key"), slots.clone().rev().find(empty).expect("an empty slot"));
     let far = slots.clone().rev().find(|slot| empty(slot) && slot.abs_diff(one) > 2 * WINDOW_SLOTS).expect("room");
     let deeper = SlotWord(good[none]).at_depth(entry.depth() + 1).0;
-    let changes: [(&str, &[(usize, u64)]); 3] = [
+    // Pages at the end, which nobody has: for a directory that was, and what it alone leads to.
+    let end = MEMORY_BYTES / BLOCK_BYTES as u64;
+    let (directory, nowhere) = (end - 2 * SUBTABLE_BLOCKS, end - SUBTABLE_BLOCKS);
+    let depth = current.depth() + 1;
+    let mut was: Vec<(usize, u64)> =
+        (0..1 << depth).map(|index| ((directory * BLOCK_WORDS) as usize + index, entry.0)).collect();
+    was[0].1 = DirectoryWord::new(depth, nowhere).0;
+    was.push(((root::DIRECTORIES_WORD + u64::from(depth)) as usize, DirectoryWord::new(depth, directory).0));
+    let item = SlotWord(good[one]).location().word() as usize;
+    let replaced = Link::forward(good[item + 1], Location::new(nowhere, 1)).0;
+    let changes: [(&str, &[(usize, u64)]); 5] = [
+        ("a subtable that no directory leads to any more", &was),
+        ("an item replaced by nothing", &[(item, replaced)]),
         ("an empty slot of another depth", &[(none, deeper)]),
         ("a key in another window", &[(far, good[one]), (one, good[none])]),
         ("an entry of another depth", &[((current.address() * BLOCK_WORDS) as usize, entry.0 ^ 1 << 58)]),
