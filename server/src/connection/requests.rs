@@ -27,8 +27,10 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
         let mut prefetched = 0;
         self.stalled = false;
         while !self.is_full(turn) && self.next_channel.is_none() {
-            if turn.service.queue().is_some_and(Queue::is_full) && !turn.input.is_empty() {
-                turn.service.queue().into_iter().for_each(Queue::count_stall);
+            if let Some(queue) = turn.service.queue().filter(|queue| queue.is_full())
+                && self.is_before_write(turn)
+            {
+                queue.count_stall();
                 self.stalled = true;
                 break;
             }
@@ -51,6 +53,12 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
                 break;
             }
         }
+    }
+
+    /// Whether what comes next is a write. Its first byte tells.
+    fn is_before_write(&self, turn: &Turn<'_, M>) -> bool {
+        let op = turn.input.unread().first().and_then(|&op| Op::from_wire(op));
+        matches!(self.phase, Phase::Open(_, Body::Frames)) && op.is_some_and(Op::is_write)
     }
 
     /// One step of the handshake. False if it waits for more bytes.
@@ -96,10 +104,13 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
                 turn.input.advance(used);
                 *left -= used as u64;
                 if *left == 0 {
-                    if let Some(record) = turn.service.queue().and_then(Queue::reply_after) {
-                        output.wait_for(record);
+                    // What is too large has had its reply: with nothing to follow, the next reply would be taken for it.
+                    if !reply.is_empty() {
+                        if let Some(record) = turn.service.queue().and_then(Queue::reply_after) {
+                            output.wait_for(record);
+                        }
+                        output.raw(reply);
                     }
-                    output.raw(reply);
                     *body = Body::Frames;
                     self.receive_by = None;
                 }

@@ -61,12 +61,16 @@ impl Bench {
     /// A bench whose client is let in.
     fn open() -> Self {
         let mut bench = Self::new();
-        let hello = handshake::encode(&Hello { nonce: [0; 32], client_id: 1, resume_boot_id: 0 }).unwrap();
-        bench.send(&hello);
-        bench.send(&handshake::encode(&Proof { mac: [0; 32] }).unwrap());
-        bench.received();
-        assert!(matches!(bench.connection.phase, Phase::Open(..)));
+        bench.let_in();
         bench
+    }
+
+    fn let_in(&mut self) {
+        let hello = handshake::encode(&Hello { nonce: [0; 32], client_id: 1, resume_boot_id: 0 }).unwrap();
+        self.send(&hello);
+        self.send(&handshake::encode(&Proof { mac: [0; 32] }).unwrap());
+        self.received();
+        assert!(matches!(self.connection.phase, Phase::Open(..)));
     }
 
     fn turn(&mut self, budget: usize) -> Next {
@@ -214,6 +218,33 @@ fn a_large_value_that_is_of_no_use_is_answered_when_it_has_come() {
     assert_eq!(bench.replies(), []);
     bench.send(&[&put[99_999..], &request(Op::Ping, 2, b"", b"next")].concat());
     assert_eq!(bench.replies(), [(1, Status::Ok, vec![]), (2, Status::Ok, b"next".to_vec())]);
+}
+
+/// It is answered before it has come. At its end there is no reply that could wait for the disk, or be unknown.
+#[test]
+fn the_end_of_what_is_too_large_is_no_reply() {
+    let mut bench = Bench::open();
+    bench.service.log = Some(crate::durable::LogHandle::failing());
+    let header =
+        RequestHeader { op: Op::Ping as u8, value_bytes: 40_000.into(), id: 1.into(), ..RequestHeader::default() };
+    bench.send(&[header.as_bytes(), &[0; 30_000]].concat());
+    bench.send(&[0; 10_000]);
+    assert!(!bench.connection.output.is_waiting());
+    bench.send(&request(Op::Get, 2, b"absent", b""));
+    let replies: Vec<_> = bench.replies().into_iter().map(|(id, status, _)| (id, status)).collect();
+    assert_eq!(replies, [(1, Status::TooLarge), (2, Status::NotFound)]);
+}
+
+#[test]
+fn writes_wait_for_a_log_that_is_behind_and_reads_do_not() {
+    let mut bench = Bench::new();
+    bench.service.log = Some(crate::durable::LogHandle::stuck(32 << 20));
+    bench.let_in();
+    bench.send(&request(Op::Get, 1, b"absent", b""));
+    assert!(!bench.connection.waits_for_log());
+    bench.send(&[request(Op::Put, 2, b"k", b""), request(Op::Get, 3, b"k", b"")].concat());
+    assert!(bench.connection.waits_for_log() && bench.connection.deadline().is_none());
+    assert_eq!(bench.replies(), [(1, Status::NotFound, vec![])]);
 }
 
 #[test]

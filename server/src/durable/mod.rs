@@ -261,6 +261,24 @@ impl Log {
 }
 
 impl LogHandle {
+    /// That of a log which nobody writes, with a record of so many bytes that waits.
+    #[cfg(test)]
+    pub(crate) fn stuck(bytes: usize) -> Self {
+        use crate::store::Journal;
+        let queue = Queue::new(SyncMode::Always, 0, 0, Arc::default());
+        queue.put(b"waits", vec![0; bytes].into(), 1, 0);
+        Self { queue: Arc::new(queue), bell: Arc::default() }
+    }
+
+    /// The same, and its disk refuses.
+    #[cfg(test)]
+    pub(crate) fn failing() -> Self {
+        let handle = Self::stuck(0);
+        let full = std::io::ErrorKind::StorageFull.into();
+        handle.queue.failed(&LogError::io("write to", Path::new("here"))(full));
+        handle
+    }
+
     /// Counters by name.
     pub(crate) fn stats(&self) -> impl Iterator<Item = (String, u64)> {
         let counters = self.queue.list().into_iter().chain(self.queue.counters.list());
