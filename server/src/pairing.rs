@@ -1,5 +1,5 @@
 //! Which is believed at a start, the table in a file or the log: a note beside the table says to which log it belongs, and
-//! in which life of the machine it was written.
+//! in which life of the machine it was written; one beside the log says of which table it is.
 //!
 //! The pages of a mapped file reach the disk in any order. While the machine lives, the file is whole whatever becomes of the
 //! server, and has everything that the log has: the table is believed. In another life of the machine the log is.
@@ -56,4 +56,12 @@ pub(crate) fn is_believed(folder: &Path, log: Option<&Stored>) -> Result<bool, S
         return Ok(false);
     }
     Err(LogError::Apart { table: folder.to_owned(), log: log.path().to_owned() }.into())
+}
+
+/// That the log was not written without this table since: then it has what the table has not, and both would be mixed up.
+pub(crate) fn check(folder: &Path, log: &Stored, table_id: u64) -> Result<(), ServerError> {
+    match log.is_of(table_id)? {
+        true => Ok(()),
+        false => Err(LogError::OtherTable { table: folder.to_owned(), log: log.path().to_owned() }.into()),
+    }
 }

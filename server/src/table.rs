@@ -94,6 +94,7 @@ pub(crate) fn open<M: Backing>(config: &Config, wrap: impl FnOnce(Region) -> M) 
             let is_there = table.try_exists().map_err(|source| folder_error(path, source))?;
             let (store, pages, log) = if is_there && pairing::is_believed(path, stored.as_ref())? {
                 let (store, pages) = recover(&table, config.memory_bytes, &options, wrap)?;
+                stored.iter().try_for_each(|log| pairing::check(path, log, store.table_id()))?;
                 let id = stored.as_ref().map(Stored::id);
                 let log = stored.map(|stored| stored.go_on(&store, true)).transpose()?;
                 // Only now: with it the log is believed after a crash of the machine.
@@ -168,6 +169,12 @@ fn create_file<M: Backing>(
     let pages = region.advise_huge_pages();
     let store = Store::create(wrap(region), options)?;
     fill(&store, log.as_deref_mut())?;
+    log.iter().try_for_each(|log| log.set_table(store.table_id()))?;
+    // The note speaks of the file that is there, so one of another life goes first.
+    match std::fs::remove_file(folder.table()) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(folder_error(&folder.path, error)),
+        _ => {}
+    }
     pairing::write(&folder.path, log.map(|log| log.id()))?;
     let rename = std::fs::rename(&new, folder.table()).and_then(|()| File::open(&folder.path)?.sync_all());
     rename.map_err(|source| folder_error(&folder.path, source))?;

@@ -70,6 +70,18 @@ pub enum LogError {
         /// The log's folder.
         log: PathBuf,
     },
+    /// The log on which the table is to go on was written with another one, or with one in memory.
+    #[error(
+        "the log in {} was written without the table in {}: to go on with the log, move the table away; to go on with \
+         the table, give it an empty folder as its log",
+        log.display(), table.display()
+    )]
+    OtherTable {
+        /// The table's folder.
+        table: PathBuf,
+        /// The log's folder.
+        log: PathBuf,
+    },
     /// The engine or its file refuses.
     #[error("cannot {what} {}", path.display())]
     Engine {
@@ -91,7 +103,10 @@ pub enum LogError {
         source: io::Error,
     },
     /// The table has no room for what the log has.
-    #[error("the table cannot take what the log has: {0}; start with the --memory and --max-value of before, or more")]
+    #[error(
+        "the table cannot take what the log has: {0}; start with the --max-value of before and more --memory: items are \
+         packed in another way than before, so what a full table had may need an eighth more"
+    )]
     NoRoom(String),
     /// The table, which is ahead of the log, cannot be put into it.
     #[error("cannot put the table into the log in {}: {reason}", path.display())]

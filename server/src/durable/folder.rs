@@ -17,6 +17,8 @@ const MARK: &str = "sidestep-log";
 const CLEAN: &str = "clean";
 /// How far the server had come, by its own word; not synced.
 const TAIL: &str = "tail";
+/// Says which table the log was last written with.
+const TABLE: &str = "table";
 const PREFIX: &str = "segment-";
 const ENDING: &str = ".redb";
 const NEW_ENDING: &str = ".new";
@@ -138,6 +140,25 @@ impl Folder {
         write_synced(&self.path.join(CLEAN), &format!("{next}\n"))
     }
 
+    /// Whether the log was last written with this table. One of before this was noted may have been.
+    pub(super) fn is_of(&self, table_id: u64) -> Result<bool, LogError> {
+        let path = self.path.join(TABLE);
+        match std::fs::read_to_string(&path) {
+            Ok(found) => Ok(found == table_note(table_id)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+            Err(error) => Err(LogError::io("read", &path)(error)),
+        }
+    }
+
+    /// Notes that from now on the log is written with this table.
+    pub(super) fn set_table(&self, table_id: u64) -> Result<(), LogError> {
+        let path = self.path.join(TABLE);
+        match std::fs::read_to_string(&path) {
+            Ok(found) if found == table_note(table_id) => Ok(()),
+            _ => write_synced(&path, &table_note(table_id)),
+        }
+    }
+
     /// What the last server had come to, if that is known.
     pub(super) fn tail(&self) -> Option<Tail> {
         let mut bytes = [0; 24];
@@ -167,6 +188,10 @@ pub(crate) fn write_synced(path: &Path, text: &str) -> Result<(), LogError> {
         sync_folder_of(path)
     };
     write().map_err(LogError::io("write", path))
+}
+
+fn table_note(table_id: u64) -> String {
+    format!("{table_id:016x}\n")
 }
 
 fn foreign(path: &Path, found: impl Into<String>) -> LogError {

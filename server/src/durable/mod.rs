@@ -142,6 +142,16 @@ impl Stored {
         self.folder.path()
     }
 
+    /// Whether it was last written with this table, as far as is known.
+    pub(crate) fn is_of(&self, table_id: u64) -> Result<bool, LogError> {
+        Ok(self.is_empty() || self.folder.is_of(table_id)?)
+    }
+
+    /// Notes that what follows is of this table.
+    pub(crate) fn set_table(&self, table_id: u64) -> Result<(), LogError> {
+        self.folder.set_table(table_id)
+    }
+
     /// No version above this was ever given by a server with this log.
     pub(crate) fn ceiling(&self) -> u64 {
         self.segments.iter().map(|segment| segment.facts().ceiling).max().unwrap_or(0)
@@ -191,22 +201,8 @@ impl Stored {
     pub(crate) fn go_on<M: Backing>(self, store: &Arc<Store<M>>, is_ahead: bool) -> Result<Log, LogError> {
         let is_ahead = is_ahead && self.clean != Some(self.next);
         let is_smaller = store.stats().into_iter().any(|stat| stat.0 == "evicted" && stat.1 > 0);
-        let ceiling = self.ceiling().max(store.version_ceiling());
-        let clock_ms = self.clock_ms.max(store.clock_floor_ms());
-        let queue = Arc::new(Queue::new(self.sync, self.next, ceiling, self.counters));
-        let last = self.segments.last().map_or(0, |segment| segment.facts().number);
-        // Closes their files.
-        drop(self.segments);
-        self.folder.remove_clean()?;
-        self.folder.remove_before(self.base)?;
-        let (folder, bell) = (Arc::new(self.folder), Arc::new(Bell::default()));
-        let writer = Writer::begin(folder.clone(), queue.clone(), bell.clone(), (last, self.base), clock_ms)?;
-        let path = folder.path().to_owned();
-        let cannot_start = |error| LogError::io("start the threads of the log in", &path)(error);
-        let writing = Builder::new().name("sidestep-log".into()).spawn(move || writer.run()).map_err(cannot_start)?;
-        let mut log = Log { queue: queue.clone(), bell: bell.clone(), writing: Some(writing), compacting: None };
-        store.set_journal(queue.clone());
-        let compactor = Compactor { store: store.clone(), queue, folder, bell };
+        let (mut log, compactor) = self.begin(store)?;
+        let path = compactor.folder.path().to_owned();
         if is_ahead {
             let since = Instant::now();
             compactor.compact().map_err(|reason| LogError::Copy { path: path.clone(), reason })?;
@@ -214,10 +210,51 @@ impl Stored {
         } else if is_smaller {
             log.bell.ring();
         }
+        log.queue.set_whole();
         let compact = Builder::new().name("sidestep-compact".into()).spawn(move || compactor.run());
-        log.compacting = Some(compact.map_err(cannot_start)?);
+        log.compacting = Some(compact.map_err(cannot_start(&path))?);
         Ok(log)
     }
+
+    /// Begins to write.
+    fn begin<M: Backing>(self, store: &Arc<Store<M>>) -> Result<(Log, Compactor<M>), LogError> {
+        let ceiling = self.ceiling().max(store.version_ceiling());
+        let clock_ms = self.clock_ms.max(store.clock_floor_ms());
+        let queue = Arc::new(Queue::new(self.sync, self.next, ceiling, self.counters));
+        let last = self.segments.last().map_or(0, |segment| segment.facts().number);
+        // Closes their files.
+        drop(self.segments);
+        self.folder.set_table(store.table_id())?;
+        self.folder.remove_clean()?;
+        self.folder.remove_before(self.base)?;
+        let (folder, bell) = (Arc::new(self.folder), Arc::new(Bell::default()));
+        let writer = Writer::begin(folder.clone(), queue.clone(), bell.clone(), (last, self.base), clock_ms)?;
+        let mourner = Mourner(queue.clone(), folder.path().to_owned());
+        let write = move || {
+            let _mourner = mourner;
+            writer.run()
+        };
+        let writing = Builder::new().name("sidestep-log".into()).spawn(write);
+        let writing = writing.map_err(cannot_start(folder.path()))?;
+        let log = Log { queue: queue.clone(), bell: bell.clone(), writing: Some(writing), compacting: None };
+        store.set_journal(queue.clone());
+        Ok((log, Compactor { store: store.clone(), queue, folder, bell }))
+    }
+}
+
+/// Says that nothing is written any more, should the writing thread panic: else everybody would wait for it for ever.
+struct Mourner(Arc<Queue>, PathBuf);
+
+impl Drop for Mourner {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.failed(&LogError::io("write to", &self.1)(std::io::Error::other("its thread has panicked")));
+        }
+    }
+}
+
+fn cannot_start(folder: &Path) -> impl FnOnce(std::io::Error) -> LogError {
+    LogError::io("start the threads of the log in", folder)
 }
 
 fn open_all(folder: &Folder, numbers: &[u64], counters: &Arc<Counters>) -> Result<Vec<Segment>, LogError> {
@@ -296,5 +333,48 @@ impl Drop for Log {
         if self.writing.take().is_some_and(|thread| thread.join().is_err()) {
             error!("the thread that writes the log panicked");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sidestep_fabric::region::Region;
+
+    use super::*;
+    use crate::store::StoreOptions;
+
+    fn open(folder: &Path) -> Stored {
+        Stored::open(&LogConfig { path: folder.to_owned(), sync: SyncMode::Always }).unwrap()
+    }
+
+    #[test]
+    fn nobody_waits_for_a_thread_that_has_panicked() {
+        let queue = Arc::new(Queue::new(SyncMode::Always, 0, 0, Arc::default()));
+        let mourner = Mourner(queue.clone(), "here".into());
+        let before = queue.progress();
+        let panicking = move || {
+            let _mourner = mourner;
+            std::panic::resume_unwind(Box::new("as a fault in the engine"));
+        };
+        assert!(std::thread::spawn(panicking).join().is_err());
+        assert!(queue.refusal().is_some() && queue.progress() > before);
+    }
+
+    /// Otherwise the next start would take the table for one that the log has, and serve what no crash leaves.
+    #[test]
+    fn a_log_that_was_not_given_the_table_is_not_ended_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = || {
+            let store = Store::create(Region::memfd(64 << 20).unwrap(), &StoreOptions::default()).unwrap();
+            store.put(b"in the table", b"alone", None, 0).unwrap();
+            store
+        };
+        // As where there is no room for the table: the start ends with an error here.
+        drop(open(folder.path()).begin(&store()).unwrap());
+        let stored = open(folder.path());
+        assert_eq!((stored.clean, stored.next), (None, 0));
+        drop(stored.go_on(&store(), true).unwrap());
+        let stored = open(folder.path());
+        assert_eq!((stored.clean, stored.next), (Some(1), 1));
     }
 }

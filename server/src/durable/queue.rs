@@ -95,6 +95,8 @@ pub(crate) struct Queue {
     /// Bytes that are not synced yet.
     pending_bytes: AtomicU64,
     ceiling: AtomicU64,
+    /// Whether everything that the table has was put in, or was there.
+    is_whole: AtomicBool,
     is_failing: AtomicBool,
     failure: Mutex<String>,
     /// Counts changes that somebody may be waiting for.
@@ -120,6 +122,7 @@ impl Queue {
             durable: first.into(),
             pending_bytes: AtomicU64::new(0),
             ceiling: (ceiling + CEILING_STEP).into(),
+            is_whole: AtomicBool::new(false),
             is_failing: AtomicBool::new(false),
             failure: Mutex::default(),
             progress: AtomicU64::new(0),
@@ -269,6 +272,15 @@ impl Queue {
         let mut waiting = self.waiting.lock();
         let until = Instant::now() + time;
         while !waiting.closed && !self.given.wait_until(&mut waiting, until).timed_out() {}
+    }
+
+    /// The log has, or will have been given before it is closed, all that the table has.
+    pub(super) fn set_whole(&self) {
+        self.is_whole.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_whole.load(Ordering::Acquire)
     }
 
     /// A batch is synced.

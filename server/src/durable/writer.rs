@@ -67,6 +67,10 @@ impl Writer {
         self.folder.set_tail(Tail { synced: end, begun: end });
         // The engine ends its file before it is said to be in order.
         drop(self.segment);
+        if !self.queue.is_whole() {
+            // The start has failed before the table was put in: the next one has that to do.
+            return true;
+        }
         match self.folder.set_clean(end) {
             Ok(()) => true,
             Err(error) => {

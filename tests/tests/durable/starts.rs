@@ -93,6 +93,29 @@ fn a_table_that_went_on_without_its_log_is_not_mixed_up_with_it() {
     assert_eq!(get(&client(&server), "key").as_deref(), Some("without the log"));
 }
 
+#[test]
+fn a_log_that_went_on_without_the_table_is_not_mixed_up_with_it() {
+    let place = Place::new();
+    let server = place.start_with_data(&[]);
+    client(&server).put("key", "1").expect("a put");
+    stop(server);
+    let server = place.start(&[]);
+    assert_eq!(get(&client(&server), "key").as_deref(), Some("1"));
+    client(&server).put("key", "without the table").expect("a put");
+    stop(server);
+    let (data, log) = (place.data(), place.log());
+    let with_data = ["--data", data.to_str().expect("UTF-8"), "--listen", "127.0.0.1:0"];
+    let (code, said) = ServerProcess::refused(&args(&log, &with_data));
+    assert_eq!(code, Some(3));
+    assert!(said.contains("was written without the table in"), "{said}");
+    std::fs::remove_file(data.join("table.sidestep")).expect("a table");
+    let server = place.start_with_data(&[]);
+    assert_eq!(get(&client(&server), "key").as_deref(), Some("without the table"));
+    stop(server);
+    let server = place.start_with_data(&[]);
+    assert_eq!(get(&client(&server), "key").as_deref(), Some("without the table"));
+}
+
 /// What has expired stays so, what has not keeps its end; what was evicted is not there again.
 #[test]
 fn ends_and_evictions_are_those_of_before() {
