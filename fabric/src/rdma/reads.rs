@@ -79,6 +79,8 @@ impl Unconnected {
             in_flight: VecDeque::with_capacity(self.depth),
             done: VecDeque::new(),
             next: 0,
+            // SAFETY: all of its fields are numbers, for which zero is a value.
+            polled: Box::new(unsafe { std::mem::zeroed() }),
         })
     }
 }
@@ -150,6 +152,8 @@ pub struct Reads {
     in_flight: VecDeque<Place>,
     done: VecDeque<(u64, Buffer)>,
     next: u64,
+    /// Where completions are put: most polls find none, and should not have to clear it first.
+    polled: Box<[ffi::ibv_wc; POLLED]>,
 }
 
 // Buffers, requests in progress and plain numbers: nothing here is tied to a thread.
@@ -246,10 +250,8 @@ impl Reads {
 
     /// Whether there were any.
     fn take_completions(&mut self) -> Result<bool, RdmaError> {
-        // SAFETY: all of its fields are numbers, for which zero is a value.
-        let mut polled: [ffi::ibv_wc; POLLED] = unsafe { std::mem::zeroed() };
-        let count = self.completions.poll(&mut polled)?;
-        for completion in &polled[..count.min(POLLED)] {
+        let count = self.completions.poll(&mut self.polled[..])?;
+        for completion in &self.polled[..count.min(POLLED)] {
             // Of a failed one nothing means anything but its id and status.
             if let Some((status, _)) = completion.error() {
                 return Err(RdmaError::completion(status));
