@@ -15,7 +15,11 @@ pub enum LogError {
         path: PathBuf,
     },
     /// Something else is in the folder.
-    #[error("{} is not the folder of a log: expected the file {expected}, or nothing, found {found}", path.display())]
+    #[error(
+        "{} is not the folder of a log: expected the file {expected}, or nothing, found {found}: give another folder, or \
+         move away what is in it",
+        path.display()
+    )]
     Foreign {
         /// The folder.
         path: PathBuf,
@@ -25,7 +29,12 @@ pub enum LogError {
         found: String,
     },
     /// Made by another version.
-    #[error("the log in {} is of format {found}, this server reads and writes format {expected}", path.display())]
+    #[error(
+        "the log in {} is of format {found}, this server reads and writes format {expected}: {}, or `sidestep dump` its \
+         table there, and `sidestep load` that into a server of this version with an empty folder as its log",
+        path.display(),
+        if found > expected { "start a server as new as the one that wrote it" } else { "start the server that wrote it" }
+    )]
     Format {
         /// The folder.
         path: PathBuf,

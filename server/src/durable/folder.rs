@@ -98,6 +98,8 @@ impl Folder {
         for number in self.segments()?.into_iter().take_while(|&number| number < base) {
             let path = self.segment(number);
             std::fs::remove_file(&path).map_err(LogError::io("remove", &path))?;
+            #[cfg(test)]
+            super::tape::removed(&path);
         }
         Ok(())
     }

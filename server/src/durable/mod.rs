@@ -21,6 +21,8 @@ mod queue;
 mod rebuild;
 mod record;
 mod segment;
+#[cfg(test)]
+mod tape;
 mod writer;
 
 use std::fmt;
@@ -335,6 +337,9 @@ impl Drop for Log {
         }
     }
 }
+
+#[cfg(test)]
+mod crash_tests;
 
 #[cfg(test)]
 mod tests {

@@ -75,6 +75,8 @@ impl Segment {
         let made = Self::create_at(&new, facts, counters).and_then(|segment| {
             let renamed = std::fs::rename(&new, path).and_then(|()| sync_folder_of(path));
             renamed.map_err(LogError::io("make", path))?;
+            #[cfg(test)]
+            super::tape::renamed(path);
             Ok(Self { path: path.to_owned(), ..segment })
         });
         if made.is_err() {
@@ -87,7 +89,10 @@ impl Segment {
     fn create_at(path: &Path, facts: Facts, counters: &Arc<Counters>) -> Result<Self, LogError> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).mode(0o600).open(path);
         let file = file.map_err(LogError::io("make", path))?;
-        Self::make(Disk::new(file, counters.clone()), path, facts)
+        let disk = Disk::new(file, counters.clone());
+        #[cfg(test)]
+        let disk = super::tape::Taped::new(disk, path);
+        Self::make(disk, path, facts)
     }
 
     /// Makes one on any storage. `path`: for messages.

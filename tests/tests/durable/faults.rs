@@ -11,7 +11,25 @@ use super::{Place, args, client, eventually, stat, stop};
 fn refused(log: &Path, says: &str) {
     let (code, said) = ServerProcess::refused(&args(log, &["--listen", "127.0.0.1:0"]));
     assert_eq!(code, Some(3), "{said}");
-    assert!(said.contains(says), "expected {says:?}, found {said}");
+    assert!(said.contains(says) && said.trim_end().lines().count() == 1, "expected {says:?}, found {said}");
+}
+
+/// The same, of a folder that is not this server's to change.
+fn left_alone(log: &Path, says: &str) {
+    let before = contents(log);
+    refused(log, says);
+    assert!(contents(log) == before, "a server that did not start changed the log");
+}
+
+/// Names and bytes of everything in a folder, or of a file.
+fn contents(log: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let Ok(entries) = std::fs::read_dir(log) else {
+        return vec![(log.to_owned(), std::fs::read(log).expect("a file"))];
+    };
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let mut files: Vec<_> = paths.map(|path| (path.clone(), std::fs::read(path).expect("a file"))).collect();
+    files.sort();
+    files
 }
 
 fn segments(log: &Path) -> Vec<PathBuf> {
@@ -29,16 +47,23 @@ fn each_wrong_folder_has_its_own_message() {
     refused(&log, "is in use by another server");
     stop(server);
     std::fs::write(log.join("sidestep-log"), "sidestep-log 2 0123456789abcdef\n").expect("a write");
-    refused(&log, "is of format 2, this server reads and writes format 1");
-    std::fs::write(log.join("sidestep-log"), "something else\n").expect("a write");
-    refused(&log, "is not the folder of a log");
+    left_alone(
+        &log,
+        "is of format 2, this server reads and writes format 1: start a server as new as the one that wrote it",
+    );
+    std::fs::write(log.join("sidestep-log"), "sidestep-log 0 0123456789abcdef\n").expect("a write");
+    left_alone(&log, "is of format 0, this server reads and writes format 1: start the server that wrote it");
+    for foreign in ["something else\n", "", "sidestep-log 1\n", "sidestep-log 1 nonsense\n"] {
+        std::fs::write(log.join("sidestep-log"), foreign).expect("a write");
+        left_alone(&log, "is not the folder of a log: expected the file sidestep-log, or nothing");
+    }
     let foreign = Place::new();
     std::fs::create_dir(foreign.log()).expect("a folder");
     std::fs::write(foreign.log().join("letter.txt"), "").expect("a write");
-    refused(&foreign.log(), "found letter.txt");
+    left_alone(&foreign.log(), "found letter.txt");
     let file = foreign.folder.path().join("file");
     std::fs::write(&file, "").expect("a write");
-    refused(&file, "cannot use the folder");
+    left_alone(&file, "cannot use the folder");
     let (code, said) = ServerProcess::refused(&["--data", "same", "--durable", "same"]);
     assert_eq!(code, Some(2), "{said}");
 }
@@ -60,6 +85,8 @@ fn segments_that_are_missing_or_damaged_are_told_and_never_served() {
     let mut damaged = whole.clone();
     damaged[at + 500] ^= 4;
     std::fs::write(&files[1], &damaged).expect("a write");
+    refused(&log, "is damaged");
+    // Whatever the engine did to its files at that start.
     refused(&log, "is damaged");
     std::fs::write(&files[1], &whole[..whole.len() / 2]).expect("a write");
     refused(&log, "0000000002.redb");
