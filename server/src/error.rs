@@ -8,7 +8,8 @@ use thiserror::Error;
 
 use crate::config::ConfigError;
 use crate::durable::LogError;
-use crate::store::StoreError;
+use crate::size::ByteSize;
+use crate::store::{StoreError, WriteError};
 
 /// Why a server does not start, or a table cannot be looked at.
 #[derive(Debug, Error)]
@@ -51,6 +52,38 @@ pub enum ServerError {
     NoTable {
         /// The file that is missing.
         path: PathBuf,
+    },
+    /// What is in the table's file is no table of this server's, or a damaged one.
+    #[error("cannot take up {}: {source}", path.display())]
+    Table {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: StoreError,
+    },
+    /// The table is of another size than was asked for.
+    #[error(
+        "{} was made with {option} {}, found {option} {} now: leave the option out, or start with that of before; to change it, \
+         `sidestep dump` the table, move the file away, start with the new one, and `sidestep load` the dump",
+        path.display(), ByteSize(*made), ByteSize(*asked)
+    )]
+    OtherSize {
+        /// The file.
+        path: PathBuf,
+        /// Which option.
+        option: &'static str,
+        /// What it was when the table was made.
+        made: u64,
+        /// What it is now.
+        asked: u64,
+    },
+    /// What a repair found has no room in a table of the same size.
+    #[error("cannot repair {}, nothing was changed", path.display())]
+    Repair {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: WriteError,
     },
     /// The table's memory cannot be had.
     #[error(transparent)]

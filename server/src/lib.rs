@@ -31,6 +31,7 @@ mod rdma;
 #[cfg(not(feature = "rdma"))]
 #[path = "no_rdma.rs"]
 mod rdma;
+mod repair;
 mod scan;
 mod server;
 mod service;
@@ -49,5 +50,6 @@ pub use backing::Backing;
 pub use config::Config;
 pub use durable::{LogConfig, LogError, SyncMode};
 pub use error::ServerError;
+pub use repair::{Checked, Repair, check_folder, repair_folder};
 pub use server::Server;
-pub use table::{FILE_NAME, check_folder};
+pub use table::FILE_NAME;

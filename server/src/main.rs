@@ -1,5 +1,7 @@
 //! The program `sidestep-server`: options, log, signals. Everything else is in the library.
 
+mod check;
+
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -11,7 +13,7 @@ use sd_notify::NotifyState;
 use sidestep_server::access::Tokens;
 use sidestep_server::config::{LogFormat, Options};
 use sidestep_server::tls::{Tls, TlsFiles};
-use sidestep_server::{Config, Server, ServerError, check_folder};
+use sidestep_server::{Config, Server, ServerError, check_folder, repair_folder};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing::{error, info};
@@ -30,15 +32,29 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Verify every invariant of the table of a stopped server, and print counts
+    #[command(after_help = CHECK_HELP)]
     Check {
         /// The folder that was given as --data
         dir: PathBuf,
+        /// Replace a damaged table by a new one with all items that are whole, and say what was not kept
+        #[arg(long)]
+        repair: bool,
+        /// Do not keep the damaged file as table.sidestep.damaged
+        #[arg(long, requires = "repair")]
+        no_backup: bool,
     },
 }
 
+const CHECK_HELP: &str = "\
+Exit codes:
+  0  the table is sound
+  1  it is damaged; with --repair: it was, and is replaced
+  2  usage
+  3  it cannot be checked or repaired (in use, not a table, another format, no room), and nothing was changed";
+
 /// Exit codes beside 0; those of the client that have the same meaning.
 mod exit {
-    pub(super) const DAMAGED: u8 = 1;
+    pub(crate) const DAMAGED: u8 = 1;
     pub(super) const USAGE: u8 = 2;
     pub(super) const REFUSED: u8 = 3;
 }
@@ -46,7 +62,10 @@ mod exit {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.command {
-        Some(Command::Check { dir }) => check(&dir),
+        Some(Command::Check { dir, repair: false, .. }) => check_folder(&dir).map(|report| check::print(&report)),
+        Some(Command::Check { dir, no_backup, .. }) => {
+            repair_folder(&dir, !no_backup).map(|checked| check::print_repair(&checked))
+        }
         None => serve(cli.options),
     };
     done.unwrap_or_else(|error| {
@@ -135,19 +154,6 @@ fn end_at_once_on_a_second_signal() -> Result<(), ServerError> {
     }
     armed.store(true, Ordering::Release);
     Ok(())
-}
-
-fn check(dir: &Path) -> Result<ExitCode, ServerError> {
-    let report = check_folder(dir)?;
-    let problems = report.problem_count;
-    println!("table {:#018x}, directory depth {}", report.table_id, report.directory_depth);
-    println!("keys {}, payload {} bytes, subtables {}", report.keys, report.payload_bytes, report.subtables);
-    println!("to be finished by a recovery: splits {}, writes {}", report.open_splits, report.open_writes);
-    println!("problems {problems}");
-    for problem in &report.problems {
-        println!("  {problem}");
-    }
-    Ok(if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::from(exit::DAMAGED) })
 }
 
 /// To stderr; `RUST_LOG` says what, warnings and progress of the server itself by default.

@@ -39,6 +39,18 @@ pub(crate) fn write(folder: &Path, log: Option<u64>) -> Result<(), ServerError> 
     }
 }
 
+/// Notes that the table in a folder is not what its log says any more. Returns whether it has one.
+pub(crate) fn part(folder: &Path) -> Result<bool, ServerError> {
+    let path = folder.join(FILE_NAME);
+    let had_log = match std::fs::read_to_string(&path) {
+        Ok(found) => found.trim() != ALONE,
+        Err(error) if error.kind() == ErrorKind::NotFound => false,
+        Err(source) => return Err(ServerError::Folder { path, source }),
+    };
+    write(folder, None)?;
+    Ok(had_log)
+}
+
 /// Whether the table in a folder is to be taken; else it is made anew, from the log.
 pub(crate) fn is_believed(folder: &Path, log: Option<&Stored>) -> Result<bool, ServerError> {
     let Some(log) = log else { return Ok(true) };

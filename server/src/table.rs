@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use rustix::fs::Mode;
-use sidestep_fabric::region::{FileLock, HugePages, ReadOnlyRegion, Region, RegionError};
-use tracing::{info, warn};
+use rustix::fs::{Mode, OFlags};
+use sidestep_fabric::region::{FileLock, HugePages, Region, RegionError};
+use tracing::info;
 
 use crate::backing::Backing;
 use crate::config::{Config, DEFAULT_MEMORY_BYTES};
@@ -17,12 +18,12 @@ use crate::durable::{Log, LogConfig, Stored};
 use crate::error::ServerError;
 use crate::pairing;
 use crate::size::ByteSize;
-use crate::store::{CheckReport, Store, StoreOptions, check};
+use crate::store::{HEAD_WORDS, Root, Store, StoreOptions};
 
 /// Name of the table's file in its folder.
 pub const FILE_NAME: &str = "table.sidestep";
 /// Name of a file that is not a whole table yet.
-const NEW_FILE_NAME: &str = "table.sidestep.new";
+pub(crate) const NEW_FILE_NAME: &str = "table.sidestep.new";
 
 /// An open table.
 #[derive(Debug)]
@@ -46,7 +47,7 @@ pub(crate) struct Folder {
 
 impl Folder {
     /// Locks it with [`FileLock::exclusive`] or [`FileLock::shared`].
-    fn lock(path: &Path, lock: impl FnOnce(OwnedFd) -> io::Result<FileLock>) -> Result<Self, ServerError> {
+    pub(crate) fn lock(path: &Path, lock: impl FnOnce(OwnedFd) -> io::Result<FileLock>) -> Result<Self, ServerError> {
         let failed = |source| folder_error(path, source);
         let file = File::open(path).map_err(failed)?;
         if !file.metadata().map_err(failed)?.is_dir() {
@@ -61,7 +62,7 @@ impl Folder {
         }
     }
 
-    fn table(&self) -> PathBuf {
+    pub(crate) fn table(&self) -> PathBuf {
         self.path.join(FILE_NAME)
     }
 }
@@ -93,7 +94,7 @@ pub(crate) fn open<M: Backing>(config: &Config, wrap: impl FnOnce(Region) -> M) 
             let table = folder.table();
             let is_there = table.try_exists().map_err(|source| folder_error(path, source))?;
             let (store, pages, log) = if is_there && pairing::is_believed(path, stored.as_ref())? {
-                let (store, pages) = recover(&table, config.memory_bytes, &options, wrap)?;
+                let (store, pages) = recover(&table, config, &options, wrap)?;
                 stored.iter().try_for_each(|log| pairing::check(path, log, store.table_id()))?;
                 let id = stored.as_ref().map(Stored::id);
                 let log = stored.map(|stored| stored.go_on(&store, true)).transpose()?;
@@ -122,15 +123,16 @@ pub(crate) fn open<M: Backing>(config: &Config, wrap: impl FnOnce(Region) -> M) 
 /// Takes up the table in a file.
 fn recover<M: Backing>(
     table: &Path,
-    asked_bytes: Option<u64>,
+    config: &Config,
     options: &StoreOptions,
     wrap: impl FnOnce(Region) -> M,
 ) -> Result<(Arc<Store<M>>, HugePages), ServerError> {
+    check_head(table, config)?;
     let region = Region::open_file(table)?;
-    warn_of_size(&region, asked_bytes);
     let pages = region.advise_huge_pages();
     let since = Instant::now();
-    let (store, report) = Store::recover(wrap(region), options)?;
+    let failed = |source| ServerError::Table { path: table.to_owned(), source };
+    let (store, report) = Store::recover(wrap(region), options).map_err(failed)?;
     let threads = options.recovery_threads;
     info!(?report, ms = since.elapsed().as_millis(), threads, table = %table.display(), "table recovered");
     Ok((store, pages))
@@ -144,7 +146,7 @@ fn fill<M: Backing>(store: &Arc<Store<M>>, log: Option<&mut Stored>) -> Result<(
     }
 }
 
-fn folder_error(path: &Path, source: io::Error) -> ServerError {
+pub(crate) fn folder_error(path: &Path, source: io::Error) -> ServerError {
     ServerError::Folder { path: path.to_owned(), source }
 }
 
@@ -181,27 +183,36 @@ fn create_file<M: Backing>(
     Ok((store, pages))
 }
 
-fn warn_of_size(region: &Region, asked_bytes: Option<u64>) {
-    if let Some(asked) = asked_bytes
-        && asked != region.bytes()
-    {
-        warn!(
-            "the table was made with {}; the {} asked for now are not taken",
-            ByteSize(region.bytes()),
-            ByteSize(asked)
-        );
+/// Reads the first words of a table's file, and nothing else: of a file that is no table, nothing is changed.
+pub(crate) fn look_at(table: &Path) -> Result<(File, [u64; HEAD_WORDS], u64), ServerError> {
+    // Whatever is there: a pipe must not keep a server waiting.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let failed = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => ServerError::NoTable { path: table.to_owned() },
+        _ => RegionError::Io { attempt: format!("open {}", table.display()), source }.into(),
+    };
+    let file = File::from(rustix::fs::open(table, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?);
+    let about = file.metadata().map_err(failed)?;
+    if !about.is_file() {
+        return Err(failed(io::Error::other("expected a file, found something else")));
     }
+    let mut bytes = [0; HEAD_WORDS * 8];
+    let there = usize::try_from(about.len()).map_or(bytes.len(), |there| there.min(bytes.len()));
+    file.read_exact_at(&mut bytes[..there], 0).map_err(failed)?;
+    let (words, _) = bytes.as_chunks::<8>();
+    Ok((file, std::array::from_fn(|i| u64::from_le_bytes(words[i])), about.len()))
 }
 
-/// Looks at every invariant of the stopped table in a folder, which it maps for reading only. While it looks, no
-/// server can have the table.
-pub fn check_folder(path: &Path) -> Result<CheckReport, ServerError> {
-    let folder = Folder::lock(path, FileLock::shared)?;
-    let region = ReadOnlyRegion::open_file(&folder.table()).map_err(|error| match error {
-        RegionError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-            ServerError::NoTable { path: folder.table() }
+/// Refuses what is no table of this server's, and one of another size than is asked for.
+fn check_head(table: &Path, config: &Config) -> Result<(), ServerError> {
+    let (_, head, file_bytes) = look_at(table)?;
+    let root = Root::parse(head, file_bytes).map_err(|source| ServerError::Table { path: table.to_owned(), source })?;
+    let sizes =
+        [("--memory", file_bytes, config.memory_bytes), ("--segment", root.segment_bytes, config.segment_bytes)];
+    for (option, made, asked) in sizes {
+        if let Some(asked) = asked.filter(|&asked| asked != made) {
+            return Err(ServerError::OtherSize { path: table.to_owned(), option, made, asked });
         }
-        error => error.into(),
-    })?;
-    Ok(check(&region))
+    }
+    Ok(())
 }

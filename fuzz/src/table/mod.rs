@@ -11,7 +11,7 @@ use sidestep_core::layout::root;
 use sidestep_core::limits::BLOCK_WORDS;
 use sidestep_core::lookup::Geometry;
 use sidestep_core::lookup::local::{LocalReader, Outcome};
-use sidestep_server::store::{Got, Store, check};
+use sidestep_server::store::{Got, Salvage, SalvageReport, Store, StoreOptions, check};
 
 use history::{History, MEMORY_BYTES, TABLE_ID, options};
 use words::Words;
@@ -27,8 +27,8 @@ const MOST_CHANGES: usize = 64;
 type Allowed<'h> = BTreeMap<&'h [u8], Vec<Option<&'h [u8]>>>;
 
 /// The first two bytes say at which store the server was killed, the rest what became of the file then, in six bytes
-/// for each change. If nothing did, the recovery must keep every acknowledged write. In any case readers, with and
-/// without a recovery, get nothing but what was written to the key; and a table that is taken up can be used.
+/// for each change. If nothing did, the recovery and a repair must keep every acknowledged write. In any case readers, with
+/// and without a recovery or a repair, get nothing but what was written to the key; and a table that is taken up can be used.
 pub(crate) fn table(bytes: &[u8]) {
     let Some((moment, rest)) = bytes.split_first_chunk() else { return };
     let moments = HISTORY.moments();
@@ -41,10 +41,34 @@ pub(crate) fn table(bytes: &[u8]) {
     let report = check(&Words::of(&words));
     assert!(!is_whole || report.is_sound(), "{report:?}");
     read_remotely(&words, &allowed, "before a recovery");
+    match repair(&words) {
+        Some((store, report)) => {
+            let has_lost = report.index_problems + report.keys_without_slot > 0;
+            assert!(!is_whole || !has_lost, "an undamaged table is repaired: {report:?}");
+            use_it(&store, &allowed);
+        }
+        None => assert!(!is_whole, "an undamaged table cannot be repaired"),
+    }
     match Store::recover(Arc::new(Words::of(&words)), &options()) {
         Ok((store, _)) => use_it(&store, &allowed),
         Err(error) => assert!(!is_whole, "an undamaged table is refused: {error}"),
     }
+}
+
+/// A new table of what is whole; none if nothing is.
+fn repair(words: &[u64]) -> Option<(Arc<Store<Arc<Words>>>, SalvageReport)> {
+    let memory = Words::of(words);
+    let salvage = Salvage::of(&memory, std::slice::from_ref(&(0..MEMORY_BYTES)), 0).ok()?;
+    let options = StoreOptions {
+        segment_bytes: Some(salvage.segment_bytes()),
+        version_floor: salvage.version_floor(),
+        ..options()
+    };
+    let store = Store::create(Arc::new(Words::of(&vec![0; words.len()])), &options).ok()?;
+    let report = salvage.put_into(&memory, &store).expect("room for what had room");
+    let sound = check(store.memory());
+    assert!(sound.is_sound() && sound.keys == report.keys, "{sound:?}");
+    Some((store, report))
 }
 
 /// Every key as a one-sided reader finds it. It may have to ask; then it knows nothing.

@@ -11,7 +11,8 @@ use sidestep_core::limits::{BLOCK_BYTES, BLOCK_WORDS};
 use sidestep_core::location::Location;
 use sidestep_core::memory::Memory;
 
-use super::recover::{Root, directories, read_root, subtables};
+use super::head::{Root, read_root};
+use super::recover::{directories, subtables};
 use super::space::directory_blocks;
 
 /// Problems are listed up to this many; the rest is counted.
@@ -46,7 +47,7 @@ impl CheckReport {
         self.problem_count == 0
     }
 
-    fn problem(&mut self, text: String) {
+    pub(crate) fn problem(&mut self, text: String) {
         self.problem_count += 1;
         if self.problems.len() < LISTED {
             self.problems.push(text);

@@ -17,15 +17,71 @@ pub enum StoreError {
         /// What would do.
         expected: &'static str,
     },
+    /// Nothing is there.
+    #[error("the file is empty, expected a table: put a copy back, or move it away to start with a new table")]
+    Empty,
     /// Not a table.
-    #[error("not a sidestep table: expected {expected:#018x} in root word {word}, found {found:#018x}")]
-    NotATable {
-        /// Which word of the root.
-        word: u64,
-        /// What belongs there.
-        expected: u64,
+    #[error(
+        "not a Sidestep table: expected a file that begins with \"SIDESTEP\", found \"{}\": put a copy of the table back, or \
+         move the file away to start with a new one",
+        found.escape_ascii()
+    )]
+    Foreign {
         /// What is there.
+        found: [u8; 8],
+    },
+    /// Of an older version.
+    #[error(
+        "format {found} is older than {expected}, the one that this server reads: start the server that wrote it, \
+         `sidestep dump` the table, and `sidestep load` that into a new table of this one"
+    )]
+    Older {
+        /// Ours.
+        expected: u64,
+        /// The table's.
         found: u64,
+    },
+    /// Of a newer version.
+    #[error(
+        "format {found} is newer than {expected}, the one that this server reads: start a server as new as the one that wrote \
+         it; to go back, `sidestep dump` the table there, and `sidestep load` that into a new table of this one"
+    )]
+    Newer {
+        /// Ours.
+        expected: u64,
+        /// The table's.
+        found: u64,
+    },
+    /// Not as long as it was made.
+    #[error(
+        "expected {expected} bytes, found {found}: the file was truncated, or written to by something else; put a copy back, \
+         or see `sidestep-server check --help` on how to keep what is whole"
+    )]
+    Length {
+        /// What the root says.
+        expected: u64,
+        /// The length that it has.
+        found: u64,
+    },
+    /// Its first page makes no sense.
+    #[error(
+        "damaged root: it speaks of {memory_bytes} bytes in segments of {segment_bytes}; without it nothing can be found or \
+         told from garbage, and a repair is not possible: put a copy back"
+    )]
+    Root {
+        /// Of the space.
+        memory_bytes: u64,
+        /// Of a segment.
+        segment_bytes: u64,
+    },
+    /// So much is damaged that nothing can be kept.
+    #[error(
+        "no item is whole, though {slots} slots lead to some: perhaps the table's id, with which all checksums are made, is \
+         damaged; put a copy back"
+    )]
+    Nothing {
+        /// Slots that are not empty.
+        slots: u64,
     },
     /// The table contradicts itself.
     #[error("damaged table: {0}")]

@@ -12,6 +12,7 @@ mod create;
 mod error;
 mod evict;
 mod extents;
+mod head;
 mod journal;
 mod locks;
 mod need;
@@ -20,11 +21,13 @@ mod recover;
 mod reserve;
 mod restore;
 mod runs;
+mod salvage;
 mod scan;
 mod settle;
 mod space;
 mod split;
 mod sweep;
+mod trial;
 mod write;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +49,11 @@ pub use read::{Got, Hold};
 pub use recover::RecoveryReport;
 pub use reserve::Reservation;
 pub use restore::JournalFrom;
+pub use salvage::{Loss, LossReason, Salvage, SalvageReport};
 pub use scan::{Met, ScanFrom};
+pub use trial::would_recover;
+
+pub(crate) use head::{HEAD_WORDS, Root};
 
 use ahead::Ahead;
 use counters::Counters;

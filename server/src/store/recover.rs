@@ -15,6 +15,7 @@ use sidestep_core::limits::{BLOCK_BYTES, BLOCK_WORDS, MAX_DEPTH};
 use sidestep_core::memory::{Memory, MemoryMut};
 
 use super::create::random_word;
+use super::head::read_root;
 use super::settle::Route;
 use super::space::directory_blocks;
 use super::{Store, StoreError, StoreOptions};
@@ -32,48 +33,6 @@ pub struct RecoveryReport {
     pub updates_finished: u64,
     /// Slots of inserts and deletes that had not come to an end.
     pub slots_emptied: u64,
-}
-
-/// Sizes and identity of a table, from its root.
-pub(super) struct Root {
-    pub(super) table_id: u64,
-    pub(super) segment_bytes: u64,
-    pub(super) memory_bytes: u64,
-}
-
-/// Reads and checks the root of a memory.
-pub(super) fn read_root(memory: &impl Memory) -> Result<Root, StoreError> {
-    if memory.words() * 8 < root::ROOT_BYTES {
-        return Err(StoreError::Damaged(format!(
-            "expected at least {} bytes, found {}",
-            root::ROOT_BYTES,
-            memory.words() * 8
-        )));
-    }
-    for (word, expected) in [(root::MAGIC_WORD, root::MAGIC), (root::FORMAT_WORD, root::FORMAT_VERSION)] {
-        let found = memory.load(word);
-        if found != expected {
-            return Err(StoreError::NotATable { word, expected, found });
-        }
-    }
-    let found = Root {
-        table_id: memory.load(root::TABLE_ID_WORD),
-        segment_bytes: memory.load(root::SEGMENT_BYTES_WORD),
-        memory_bytes: memory.load(root::MEMORY_BYTES_WORD),
-    };
-    let whole = found.segment_bytes.is_power_of_two()
-        && found.segment_bytes >= root::ROOT_BYTES
-        && found.memory_bytes.is_multiple_of(found.segment_bytes)
-        && found.memory_bytes / found.segment_bytes <= root::MAX_SEGMENTS;
-    if !whole || found.memory_bytes > memory.words() * 8 {
-        return Err(StoreError::Damaged(format!(
-            "the root speaks of {} bytes in segments of {}, the memory has {}",
-            found.memory_bytes,
-            found.segment_bytes,
-            memory.words() * 8
-        )));
-    }
-    Ok(found)
 }
 
 /// Every directory that the root names, checked to lie in the space: `(depth, first block)`.
