@@ -23,7 +23,7 @@ pub(crate) fn read_answer<'a>(
             Op::Get => Answer::Value(value, Meta { version, path, value_bytes: value.len() }),
             Op::Put | Op::Flush => Answer::Written { version },
             Op::Delete => Answer::Removed { version },
-            Op::Ping | Op::Stats | Op::Connect | Op::Scan => Answer::Echo(value),
+            Op::Ping | Op::Stats | Op::Connect | Op::Scan | Op::Touch => Answer::Echo(value),
         }),
         Some(Status::NotFound) => Ok(Answer::Absent),
         Some(Status::VersionMismatch) => Err(Error::VersionMismatch { found: version }),

@@ -23,6 +23,12 @@ enum Found<'a> {
     Item(Item),
 }
 
+impl<'a> Found<'a> {
+    fn bytes((bytes, meta): (&'a [u8], Meta)) -> Self {
+        Self::Bytes(bytes, meta)
+    }
+}
+
 /// Whether to stop pushing and to hand out answers first.
 fn is_enough(control: &Control) -> bool {
     control.waiting() >= MOST_IN_FLIGHT || control.unsent_bytes() >= MOST_UNSENT_BYTES
@@ -65,17 +71,24 @@ impl Session {
     ) -> Result<(), Error> {
         keys.iter().try_for_each(|key| check_key(key.as_ref()))?;
         self.settle()?;
-        let mut borrowed =
-            |i: usize, found: Option<(&[u8], Meta)>| each(i, found.map(|(bytes, meta)| Found::Bytes(bytes, meta)));
         let mut again = std::mem::take(&mut self.again);
-        match self.paths.reader() {
+        let Self { paths, control, .. } = self;
+        let mut look = |i: usize, found: Option<Found<'_>>| {
+            if found.is_some() {
+                control.used(keys[i].as_ref());
+            }
+            each(i, found);
+        };
+        match paths.reader() {
             None => {
                 self.again = again;
-                return self.multi_get_over_tcp(keys, &mut borrowed);
+                return self.multi_get_over_tcp(keys, &mut |i, found| each(i, found.map(Found::bytes)));
             }
-            Some(Reader::Shm(reader)) => reader.look_batch(keys, &mut again, &mut borrowed),
+            Some(Reader::Shm(reader)) => {
+                reader.look_batch(keys, &mut again, &mut |i, found| look(i, found.map(Found::bytes)));
+            }
             Some(Reader::Rdma(reader)) => {
-                reader.look_batch(keys, &mut again, &mut |i, item: Option<Item>| each(i, item.map(Found::Item)));
+                reader.look_batch(keys, &mut again, &mut |i, item: Option<Item>| look(i, item.map(Found::Item)));
             }
         }
         let mut result = Ok(());

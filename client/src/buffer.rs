@@ -74,6 +74,7 @@ impl Session {
                     if !is_elsewhere {
                         *copied = None;
                     }
+                    self.control.used(key);
                     return Ok(meta);
                 }
                 Looked::Absent => return Ok(None),

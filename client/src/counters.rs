@@ -66,6 +66,7 @@ counters! {
     OutcomesUnknown "outcomes_unknown",
     Fallbacks "path_fallbacks",
     PathsRegained "paths_regained",
+    UsesReported "uses_reported",
 }
 
 /// What makes a lookup look again, and a request be sent again.

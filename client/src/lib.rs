@@ -69,6 +69,7 @@ mod shm;
 mod submit;
 mod tls;
 mod tls_args;
+mod uses;
 mod value;
 mod watch;
 

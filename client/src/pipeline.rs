@@ -8,12 +8,17 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
+use sidestep_core::hash::KeyHash;
 use sidestep_core::limits::MAX_WRITES_IN_FLIGHT;
 use sidestep_core::message::{
     FLAG_CONDITIONAL, FLAG_LENT, LENT_BYTES, LentValue, Op, REQUEST_BYTES, ReplyHeader, RequestHeader,
 };
+use sidestep_core::uses::{self, HASH_BYTES};
 use zerocopy::byteorder::little_endian::U64;
 use zerocopy::{FromBytes, IntoBytes};
+
+/// The id of a report: there is one at a time, and no request gets so far.
+pub(crate) const REPORT_ID: u64 = u64::MAX;
 
 /// An empty log that grew beyond this gives its memory back.
 const LOG_KEPT_BYTES: usize = 1 << 20;
@@ -84,7 +89,7 @@ impl fmt::Debug for Lent {
 /// The requests in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Pipeline {
-    /// Bytes from the oldest unanswered request to the newest.
+    /// Bytes from the oldest unanswered request to the newest, and reports between them.
     log: Vec<u8>,
     /// Of the log, how much at its front is answered.
     answered: usize,
@@ -174,6 +179,19 @@ impl Pipeline {
         id
     }
 
+    /// Takes in a report of use. It is no request: nobody waits for it, and it is not repeated over another connection.
+    pub(crate) fn push_report(&mut self, hashes: impl ExactSizeIterator<Item = KeyHash>) {
+        self.compact();
+        let header = RequestHeader {
+            op: Op::Touch as u8,
+            value_bytes: ((hashes.len() * HASH_BYTES) as u32).into(),
+            id: REPORT_ID.into(),
+            ..RequestHeader::default()
+        };
+        self.log.extend_from_slice(header.as_bytes());
+        uses::encode(hashes, &mut self.log);
+    }
+
     /// Bytes to send.
     pub(crate) fn unsent(&self) -> &[u8] {
         &self.log[self.sent..]
@@ -215,6 +233,10 @@ impl Pipeline {
 
     /// Moves the log to its front when at least half of it is answered: each byte moves at most once per doubling.
     fn compact(&mut self) {
+        if self.requests.is_empty() {
+            // The rest of what was sent are reports.
+            self.answered = self.sent;
+        }
         if self.answered == 0 || self.answered * 2 < self.log.len() {
             return;
         }

@@ -173,3 +173,56 @@ fn what_was_lent_to_a_server_that_has_forgotten_is_given_up() {
     assert_eq!((lost, pipeline.lent_bytes()), (vec![0], 0));
     assert_eq!(send_all(&mut pipeline), [(1, 1)]);
 }
+
+fn report(pipeline: &mut Pipeline, hashes: usize) {
+    pipeline.push_report((0..hashes as u64).map(KeyHash).collect::<Vec<_>>().into_iter());
+}
+
+#[test]
+fn a_report_is_no_request() {
+    let mut pipeline = Pipeline::default();
+    report(&mut pipeline, 2);
+    assert_eq!((pipeline.waiting(), pipeline.next_id()), (0, 0));
+    assert_eq!(pipeline.push(&Request::get(b"k"), None), 0);
+    report(&mut pipeline, 1);
+    assert_eq!(pipeline.push(&put(b"k", b"v"), None), 1);
+    let report_id = (REPORT_ID, 0);
+    assert_eq!(send_all(&mut pipeline), [report_id, (0, 0), report_id, (1, 1)]);
+    assert_eq!(pipeline.answer(&reply(REPORT_ID)), None);
+    assert!(pipeline.answer(&reply(0)).is_some() && pipeline.answer(&reply(1)).is_some());
+    assert_eq!(pipeline.waiting(), 0);
+}
+
+#[test]
+fn reports_are_not_repeated_and_nothing_is_mixed_up_with_them() {
+    for (resumed, sent_whole) in [(true, true), (true, false), (false, false)] {
+        let mut pipeline = Pipeline::default();
+        report(&mut pipeline, 3);
+        pipeline.push(&put(b"a", b"1"), None);
+        report(&mut pipeline, 2);
+        pipeline.push(&Request::get(b"b"), None);
+        report(&mut pipeline, 1);
+        if sent_whole {
+            send_all(&mut pipeline);
+        } else {
+            pipeline.mark_sent(REQUEST_BYTES + 9);
+        }
+        assert_eq!(pipeline.replay(resumed, |_| panic!("nothing is lost")), 2);
+        assert_eq!(send_all(&mut pipeline), [(0, 1), (1, 0)]);
+        assert!(pipeline.answer(&reply(0)).is_some() && pipeline.answer(&reply(1)).is_some());
+    }
+}
+
+#[test]
+fn the_log_does_not_grow_with_reports_alone() {
+    let mut pipeline = Pipeline::default();
+    for _ in 0..1000 {
+        report(&mut pipeline, 512);
+        // Some bytes of each are behind those of the one before.
+        pipeline.mark_sent(pipeline.unsent().len() - 5);
+    }
+    assert!(pipeline.log.len() < 3 * (REQUEST_BYTES + 512 * HASH_BYTES), "{} bytes", pipeline.log.len());
+    pipeline.mark_sent(5);
+    pipeline.push(&Request::get(b"k"), None);
+    assert_eq!(send_all(&mut pipeline), [(0, 0)]);
+}

@@ -87,14 +87,23 @@ impl Session {
                 Reader::Rdma(reader) => {
                     let mut item = None;
                     match reader.find(key, &mut item) {
-                        Looked::Found | Looked::Absent => return Ok(item.map(Value::received)),
+                        Looked::Found | Looked::Absent => {
+                            if item.is_some() {
+                                self.control.used(key);
+                            }
+                            return Ok(item.map(Value::received));
+                        }
                         looked => looked,
                     }
                 }
                 reader => reader.look(key, &mut copy),
             };
             match looked {
-                Looked::Found | Looked::Absent => return Ok(found),
+                Looked::Found => {
+                    self.control.used(key);
+                    return Ok(found);
+                }
+                Looked::Absent => return Ok(None),
                 Looked::Ask => break,
                 Looked::Gone => self.settle_again()?,
             }
@@ -121,7 +130,11 @@ impl Session {
         self.settle()?;
         while let Some(reader) = self.paths.reader() {
             match reader.look(key, on) {
-                Looked::Found | Looked::Absent => return Ok(()),
+                Looked::Found => {
+                    self.control.used(key);
+                    return Ok(());
+                }
+                Looked::Absent => return Ok(()),
                 Looked::Ask => break,
                 Looked::Gone => self.settle_again()?,
             }

@@ -26,7 +26,7 @@ use crate::limits::MAX_CONTROL_BYTES;
 /// First bytes of every handshake message.
 pub const MAGIC: [u8; 8] = *b"SIDESTEP";
 /// Version of the wire protocol.
-pub const WIRE_VERSION: u16 = 3;
+pub const WIRE_VERSION: u16 = 4;
 
 /// Fixed head of a handshake message, 16 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -116,6 +116,9 @@ pub struct Welcome {
     pub durable: bool,
     /// The server's process id, for accounting on the same host.
     pub pid: u32,
+    /// Of the keys that a client finds without the server's CPU it is to report one in so many, by
+    /// [`Op::Touch`](crate::message::Op::Touch). 0: none, the server does not evict.
+    pub report_one_in: u32,
     /// Shared memory, or why not.
     pub shm: Result<ShmOffer, String>,
     /// RDMA, or why not.

@@ -3,7 +3,7 @@ use super::*;
 /// The bytes of a message: its preamble, then `body`.
 fn framed(kind: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = b"SIDESTEP".to_vec();
-    bytes.extend([3, 0, kind, 0, body.len() as u8, 0, 0, 0]);
+    bytes.extend([4, 0, kind, 0, body.len() as u8, 0, 0, 0]);
     bytes.extend(body);
     bytes
 }
@@ -31,10 +31,11 @@ fn golden_bytes() {
         max_value_bytes: 1 << 24,
         durable: true,
         pid: 300,
+        report_one_in: 32,
         shm: Ok(ShmOffer { socket_name: vec![3, 4], ticket: [5; 16], host_boot_id: "host".into() }),
         rdma: Err("no".into()),
     };
-    let numbers: [&[u8]; 8] = [
+    let numbers: [&[u8]; 9] = [
         &[2],
         &[251, 251, 0],
         &[0],
@@ -43,6 +44,7 @@ fn golden_bytes() {
         &[252, 0, 0, 0, 1],
         &[1],
         &[251, 44, 1],
+        &[32],
     ];
     golden(welcome, 4, &[&[1; 32], &numbers.concat(), &[0, 2, 3, 4], &[5; 16], b"\x04host", b"\x01\x02no"]);
     golden(Refusal { reason: "why".into() }, 5, &[b"\x03why"]);

@@ -10,3 +10,4 @@ pub mod lookup;
 pub mod memory;
 pub mod message;
 pub mod scan;
+pub mod uses;

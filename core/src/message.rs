@@ -29,6 +29,8 @@ pub enum Op {
     Scan = 7,
     /// Remove all keys from a hash on; see [`crate::scan`].
     Flush = 8,
+    /// Tell which keys were read around the server's CPU; see [`crate::uses`].
+    Touch = 9,
 }
 
 impl Op {
@@ -43,6 +45,7 @@ impl Op {
             6 => Self::Connect,
             7 => Self::Scan,
             8 => Self::Flush,
+            9 => Self::Touch,
             _ => return None,
         })
     }
@@ -69,7 +72,7 @@ pub enum Status {
     TooLarge = 4,
     /// Addressed to an earlier boot or an expired session: whether it was applied is not known.
     OutcomeUnknown = 5,
-    /// Not a valid request; the connection is closed after this reply.
+    /// Not a valid request; the connection is closed after this reply, unless it was an [`Op::Touch`] of a wrong length.
     BadRequest = 6,
     /// The server is stopping and did not take the request.
     Stopping = 7,
@@ -201,7 +204,7 @@ mod tests {
 
     #[test]
     fn wire_bytes_are_what_they_were() {
-        let ops = [Op::Get, Op::Put, Op::Delete, Op::Ping, Op::Stats, Op::Connect, Op::Scan, Op::Flush];
+        let ops = [Op::Get, Op::Put, Op::Delete, Op::Ping, Op::Stats, Op::Connect, Op::Scan, Op::Flush, Op::Touch];
         for (byte, op) in (1..).zip(ops) {
             assert_eq!((op as u8, Op::from_wire(byte)), (byte, Some(op)));
         }
@@ -223,6 +226,6 @@ mod tests {
         for (byte, status) in (0..).zip(all) {
             assert_eq!((status as u8, Status::from_wire(byte)), (byte, Some(status)));
         }
-        assert_eq!((Op::from_wire(0), Status::from_wire(255)), (None, None));
+        assert_eq!((Op::from_wire(0), Op::from_wire(10), Status::from_wire(255)), (None, None, None));
     }
 }

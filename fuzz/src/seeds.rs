@@ -52,6 +52,7 @@ fn handshakes() -> Vec<Vec<u8>> {
         max_value_bytes: 16 << 20,
         durable: true,
         pid: 4,
+        report_one_in: 32,
         shm: Ok(ShmOffer { socket_name: b"name".to_vec(), ticket: [5; 16], host_boot_id: "host".into() }),
         rdma: Ok(RdmaOffer { port: "device/1".into() }),
     };
@@ -108,6 +109,8 @@ fn requests() -> Vec<Vec<u8>> {
         request(Op::Put, 0, b"long", &[7; 5000], 3),
         request(Op::Delete, 0, b"key", b"", 4),
         request(Op::Flush, 0, b"", &[0; 8], 5),
+        request(Op::Touch, 0, b"", &[9; 24], 7),
+        request(Op::Touch, 0, b"", &[9; 23], 8),
         request(Op::Connect, 0, b"", &bodies()[1], 10),
         request(Op::Put, FLAG_LENT, b"key", lent.as_bytes(), 6),
     ]

@@ -149,6 +149,7 @@ mod tests {
                 max_value_bytes: 0,
                 durable: false,
                 pid: 0,
+                report_one_in: 0,
                 shm: Err(String::new()),
                 rdma: Err(String::new()),
             };

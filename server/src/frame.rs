@@ -57,7 +57,7 @@ pub(crate) enum Frame<'a> {
 /// What is wrong with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum Malformed {
-    #[error("expected an operation from 1 to 8, found {0}")]
+    #[error("expected an operation from 1 to 9, found {0}")]
     Op(u8),
     #[error("expected flags 0, 1 for a put or delete, 2 or 3 for a put, found {0:#x}")]
     Flags(u8),
@@ -85,7 +85,7 @@ pub(crate) fn next(bytes: &[u8], max_value_bytes: u32) -> Frame<'_> {
     };
     let (key_bytes, value_bytes) = (usize::from(header.key_bytes.get()), header.value_bytes.get());
     let frame_bytes = REQUEST_BYTES as u64 + key_bytes as u64 + u64::from(value_bytes);
-    let largest = if matches!(op, Op::Ping | Op::Connect) { LARGE_VALUE_BYTES } else { max_value_bytes };
+    let largest = if matches!(op, Op::Ping | Op::Connect | Op::Touch) { LARGE_VALUE_BYTES } else { max_value_bytes };
     if key_bytes > MAX_KEY_BYTES || value_bytes > largest {
         return Frame::TooLarge(op, id, frame_bytes);
     }
@@ -118,7 +118,7 @@ fn check(header: &RequestHeader) -> Result<Op, Malformed> {
     }
     match op {
         Op::Get | Op::Put | Op::Delete if header.key_bytes.get() == 0 => return Err(Malformed::NoKey),
-        Op::Ping | Op::Stats | Op::Connect | Op::Flush if header.key_bytes.get() != 0 => {
+        Op::Ping | Op::Stats | Op::Connect | Op::Flush | Op::Touch if header.key_bytes.get() != 0 => {
             return Err(Malformed::Key(op, header.key_bytes.get()));
         }
         _ => {}
@@ -195,9 +195,10 @@ mod tests {
         assert!(matches!(next(&frame(1, 0, &long, 0, 0), MAX), Frame::TooLarge(Op::Get, 77, _)));
         assert!(matches!(next(&frame(2, 0, b"k", MAX + 1, 1), MAX), Frame::TooLarge(Op::Put, 77, _)));
         assert!(matches!(next(&frame(4, 0, b"", MAX, 0), MAX), Frame::TooLarge(Op::Ping, 77, _)));
+        assert!(matches!(next(&frame(9, 0, b"", MAX, 0), MAX), Frame::TooLarge(Op::Touch, 77, _)));
         for (bytes, wrong) in [
             (frame(0, 0, b"k", 0, 0), Malformed::Op(0)),
-            (frame(9, 0, b"k", 0, 0), Malformed::Op(9)),
+            (frame(10, 0, b"k", 0, 0), Malformed::Op(10)),
             (frame(1, 1, b"k", 0, 0), Malformed::Flags(1)),
             (frame(2, 4, b"k", 0, 1), Malformed::Flags(4)),
             (frame(3, 2, b"k", 0, 1), Malformed::Flags(2)),
@@ -212,6 +213,8 @@ mod tests {
             (frame(8, 0, b"k", 8, 1), Malformed::Key(Op::Flush, 1)),
             (frame(8, 0, b"", 9, 1), Malformed::Length(Op::Flush, 8, 9)),
             (frame(8, 1, b"", 8, 1), Malformed::Flags(1)),
+            (frame(9, 0, b"k", 8, 0), Malformed::Key(Op::Touch, 1)),
+            (frame(9, 1, b"", 8, 0), Malformed::Flags(1)),
         ] {
             assert!(matches!(next(&bytes, MAX), Frame::Malformed(77, found) if found == wrong), "{wrong}");
         }
@@ -219,7 +222,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_give_a_frame_within_them(bytes in proptest::collection::vec(any::<u8>(), 0..200), op in 0u8..10) {
+        fn any_bytes_give_a_frame_within_them(bytes in proptest::collection::vec(any::<u8>(), 0..200), op in 0u8..11) {
             let mut bytes = bytes;
             if let [first, flags, ..] = &mut bytes[..] {
                 (*first, *flags) = (op, *flags & 3);

@@ -41,6 +41,7 @@ pub mod store;
 mod table;
 pub mod tls;
 mod upkeep;
+mod uses;
 mod worker;
 
 /// This build, for `--version`, the statistics and the metrics.

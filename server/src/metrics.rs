@@ -26,7 +26,7 @@ impl Counter {
     }
 }
 
-const OPS: [(Op, &str); 8] = [
+const OPS: [(Op, &str); 9] = [
     (Op::Get, "get"),
     (Op::Put, "put"),
     (Op::Delete, "delete"),
@@ -35,6 +35,7 @@ const OPS: [(Op, &str); 8] = [
     (Op::Connect, "connect"),
     (Op::Scan, "scan"),
     (Op::Flush, "flush"),
+    (Op::Touch, "touch"),
 ];
 const STATUSES: [(Status, &str); 10] = [
     (Status::Ok, "ok"),
@@ -80,6 +81,7 @@ pub(crate) struct WorkerMetrics {
     pub(crate) malformed: Counter,
     pub(crate) timed_out: Counter,
     pub(crate) repeated_writes: Counter,
+    pub(crate) uses_reported: Counter,
     pub(crate) pulls_begun: Counter,
     pub(crate) pulled_puts: Counter,
     pub(crate) pulled_bytes: Counter,
@@ -187,6 +189,7 @@ impl Metrics {
                 }
             }
         }
+        put("uses_reported", self.sum(|w| &w.uses_reported));
         put("pulls_begun", self.sum(|w| &w.pulls_begun));
         put("pulled_puts", self.sum(|w| &w.pulled_puts));
         put("pulled_bytes", self.sum(|w| &w.pulled_bytes));

@@ -20,6 +20,7 @@ use crate::scan;
 use crate::sessions::{Applied, Attached, Outcome, Sessions};
 use crate::store::{Got, Reservation, Store, WriteError};
 use crate::tls::TlsDoor;
+use crate::uses;
 
 /// Where a client on the same host can have the table's memory.
 #[derive(Clone, Debug)]
@@ -81,6 +82,7 @@ impl<M: Backing> Gate for Service<M> {
             max_value_bytes: self.store.max_value_bytes(),
             durable: self.durable,
             pid: std::process::id(),
+            report_one_in: self.store.report_one_in(),
             shm,
             rdma: self.rdma.as_ref().map(Rdma::offer).map_err(String::clone),
         };
@@ -111,6 +113,7 @@ impl<M: Backing> Service<M> {
             }
             // The connection, which the queue pair belongs to, has done it.
             Op::Connect => Status::BadRequest,
+            Op::Touch => uses::answer(&self.store, request, caller.metrics, caller.output),
             Op::Scan => scan::answer(&self.store, request, caller.guard, caller.output),
             Op::Put | Op::Delete | Op::Flush => {
                 let write = || self.write(request);

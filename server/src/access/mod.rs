@@ -32,7 +32,7 @@ impl Pass {
     pub(crate) fn allows(&self, op: Op) -> bool {
         match &self.0 {
             Some(token) if token.right == Right::ReadOnly => {
-                matches!(op, Op::Get | Op::Ping | Op::Stats | Op::Connect | Op::Scan)
+                matches!(op, Op::Get | Op::Ping | Op::Stats | Op::Connect | Op::Scan | Op::Touch)
             }
             _ => true,
         }
@@ -224,7 +224,7 @@ mod tests {
     fn each_token_gives_its_right() {
         let access = Access::new(Some(tokens("a read-write one\nb read-only two\nc read-only three 2020-01-01")));
         let (a, b) = (enter(&access, b"one").unwrap(), enter(&access, b"two").unwrap());
-        for op in [Op::Get, Op::Ping, Op::Stats, Op::Connect, Op::Scan] {
+        for op in [Op::Get, Op::Ping, Op::Stats, Op::Connect, Op::Scan, Op::Touch] {
             assert!(a.allows(op) && b.allows(op), "{op:?}");
         }
         for op in [Op::Put, Op::Delete, Op::Flush] {

@@ -129,6 +129,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "direction",
         &[("rdma_rpc_messages_received", "received"), ("rdma_rpc_messages_sent", "sent")],
     ),
+    family("uses_reported", Counter, Number, "Keys that clients said they had read", "", &[("uses_reported", "")]),
     family("pulls_begun", Counter, Number, "Large values begun to be read from clients", "", &[("pulls_begun", "")]),
     family("pulled_puts", Counter, Number, "Large values so read, whole", "", &[("pulled_puts", "")]),
     family("pulled", Counter, Bytes, "Bytes so read", "", &[("pulled_bytes", "")]),

@@ -2,7 +2,7 @@
 //!
 //! CLOCK, an approximation of LRU: each slot has a bit beside the table, set by the server's own reads and writes and by
 //! what clients say of theirs; a hand goes over the slots, clears the bits it finds, and takes the items that have none.
-//! One-sided readers need nothing of it: an evicted item is deleted like any other, under its subtable's lock.
+//! One-sided readers report a sample of theirs, and need nothing of it: an evicted item is deleted like any other, under its subtable's lock.
 //!
 //! Space is in slabs of one size class each, so the hand takes items of the class that is asked for. So that classes do
 //! not keep for ever what they once had, it counts what is cold in others on its way, and now and then empties a slab
@@ -39,6 +39,10 @@ const COLD_PARTS: u64 = 256;
 /// Slabs of which the coldest is emptied, and extents of each that are looked at.
 const SAMPLED_SLABS: usize = 8;
 const SAMPLED_EXTENTS: usize = 32;
+
+/// Of the keys that clients find without this process they report one in so many. A hot key is read far more often than
+/// that in a turn of the hand; and a report's cost on both sides, divided by this, is little beside a read's.
+const REPORT_ONE_IN: u32 = 32;
 
 /// What to do when memory is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,6 +104,11 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
     /// Whether items are evicted when memory is full.
     pub fn evicts(&self) -> bool {
         self.clock.is_on()
+    }
+
+    /// Of the keys that a client finds by itself it is to report one in so many; 0: none, nothing would come of it.
+    pub fn report_one_in(&self) -> u32 {
+        if self.evicts() { REPORT_ONE_IN } else { 0 }
     }
 
     /// The item that this slot names was used. A load, unless it is the first use since the hand was there.

@@ -116,7 +116,11 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
 
     /// Starts fetching a key's window into the CPU's cache. Call for all keys of a batch before the first [`Store::get`].
     pub fn prefetch_window(&self, key: &[u8]) {
-        let hash = self.hash(key);
+        self.prefetch_window_of(self.hash(key));
+    }
+
+    /// The same for a key with this hash.
+    pub fn prefetch_window_of(&self, hash: KeyHash) {
         self.memory.prefetch(bucket::window_word(self.route(hash).address(), hash), WINDOW_SLOTS * 8);
     }
 

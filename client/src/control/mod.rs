@@ -1,13 +1,16 @@
 //! The control connection of a session: sends requests, hands out answers, and gets itself back
 //! when it is lost.
 
+mod lending;
+mod reports;
+
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sidestep_core::handshake::Welcome;
 use sidestep_core::limits::MAX_CONTROL_BYTES;
-use sidestep_core::message::{Op, Status};
+use sidestep_core::message::Status;
 use sidestep_core::scan::PAGE_OVERHEAD_BYTES;
 use tracing::{info, warn};
 
@@ -19,16 +22,14 @@ use crate::dial::{Identity, dial};
 use crate::error::{ConnectError, Error};
 use crate::link::Link;
 use crate::options::Path;
-use crate::pipeline::{Lent, Pipeline, Request};
+use crate::pipeline::{Pipeline, REPORT_ID, Request};
 use crate::receive::{Front, ReceiveBuffer};
+use crate::uses::Uses;
 use crate::value::Answer;
 use crate::watch::Watched;
 
 /// Who is told of each answer: the request's id and how it ended.
 pub(crate) type Handler<'h> = &'h mut dyn FnMut(u64, Result<Answer<'_>, Error>);
-
-/// Values that are lent at once have no more bytes than this together, a single one excepted: their memory is pinned.
-const MOST_LENT_BYTES: usize = 64 << 20;
 
 /// Why a step on the connection failed.
 enum Lost {
@@ -58,6 +59,8 @@ pub(crate) struct Control {
     generation: u64,
     pipeline: Pipeline,
     received: ReceiveBuffer,
+    /// Keys that were found without the server's CPU, on their way to it.
+    uses: Uses,
     /// Why the last message channel is gone.
     channel_lost: Option<String>,
     /// The same, once it is known that the server was there all the time.
@@ -74,6 +77,7 @@ impl Control {
         let (dialled, welcome) = dial(shared.server(), identity, shared.options(), shared.options().connect_timeout)
             .map_err(|error| error.into_error(shared.server()))?;
         let link = Link::new(dialled, shared.options().spin, shared.options().request_timeout, shared.watch());
+        let uses = Uses::new(welcome.report_one_in, client_id);
         Ok(Self {
             shared,
             counters,
@@ -82,6 +86,7 @@ impl Control {
             welcome,
             generation: 0,
             pipeline: Pipeline::default(),
+            uses,
             received: ReceiveBuffer::default(),
             channel_lost: None,
             channel_error: None,
@@ -158,40 +163,9 @@ impl Control {
         if self.link.is_some() && !self.stands() && self.pipeline.waiting() == 0 {
             self.drop_link();
         }
+        self.push_report();
         let lent = self.lend(request);
         self.pipeline.push(request, lent)
-    }
-
-    /// Puts the value of a large put where the server may read it by itself.
-    fn lend(&mut self, request: &Request<'_>) -> Option<Lent> {
-        let is_much = |lent_bytes: usize| lent_bytes > 0 && lent_bytes + request.value.len() > MOST_LENT_BYTES;
-        if request.op != Op::Put || !self.lends || is_much(self.pipeline.lent_bytes()) {
-            return None;
-        }
-        let lent = self.link.as_mut()?.lend(request.key.len(), request.value);
-        lent.unwrap_or_else(|reason| {
-            self.sends_instead(&reason);
-            None
-        })
-    }
-
-    fn sends_instead(&self, reason: &str) {
-        self.counters.add(Count::NotLent, 1);
-        warn!(
-            server = self.shared.server(),
-            reason, "a large value travels in messages: it cannot be read by the server"
-        );
-    }
-
-    /// The server cannot read what was lent. The easiest way to have everything in its order: another connection, over which
-    /// values are sent. Returns how many requests ended.
-    fn stop_lending(&mut self, reason: &str, on: Handler<'_>) -> usize {
-        self.sends_instead(reason);
-        self.lends = false;
-        self.drop_link();
-        // It was not the channel's fault.
-        self.channel_lost = None;
-        self.recover(on)
     }
 
     /// Sends what is unsent and hands out answers; with `wait`, at least one, unless nothing is in flight.
@@ -219,15 +193,8 @@ impl Control {
 
     /// Sends and receives once, then hands out every whole answer.
     fn step(&mut self, wait: bool, on: Handler<'_>) -> Result<usize, Lost> {
+        self.send()?;
         let link = self.link.as_mut().ok_or(Lost::Connection)?;
-        while !self.pipeline.unsent().is_empty() {
-            let sent = link.send(self.pipeline.unsent())?;
-            if sent == 0 {
-                break;
-            }
-            self.counters.add(Count::BytesSent, sent as u64);
-            self.pipeline.mark_sent(sent);
-        }
         let room = self.received.room();
         let received = if !wait {
             link.try_receive(room)?
@@ -245,6 +212,20 @@ impl Control {
         self.hand_out(on)
     }
 
+    /// Sends what the connection takes now.
+    fn send(&mut self) -> Result<(), Lost> {
+        let link = self.link.as_mut().ok_or(Lost::Connection)?;
+        while !self.pipeline.unsent().is_empty() {
+            let sent = link.send(self.pipeline.unsent())?;
+            if sent == 0 {
+                break;
+            }
+            self.counters.add(Count::BytesSent, sent as u64);
+            self.pipeline.mark_sent(sent);
+        }
+        Ok(())
+    }
+
     fn hand_out(&mut self, on: Handler<'_>) -> Result<usize, Lost> {
         let limit = self.welcome.max_value_bytes.max(MAX_CONTROL_BYTES).saturating_add(PAGE_OVERHEAD_BYTES);
         let path = self.path();
@@ -257,6 +238,10 @@ impl Control {
                     return Err(Lost::Nonsense(format!("expected a reply of at most {limit} bytes, found {found}")));
                 }
             };
+            if header.id.get() == REPORT_ID && self.uses.answered() {
+                self.received.consume(&header);
+                continue;
+            }
             if header.status == Status::Unavailable as u8 && self.pipeline.is_lent(header.id.get()) {
                 let reason = String::from_utf8_lossy(value).into_owned();
                 return Ok(answers + self.stop_lending(&reason, on));
@@ -277,6 +262,7 @@ impl Control {
     fn drop_link(&mut self) {
         if let Some(mut link) = self.link.take() {
             self.channel_lost = link.take_error();
+            self.uses.lost();
             self.counters.add(Count::ConnectionsLost, 1);
             self.received.clear();
         }
@@ -349,6 +335,9 @@ impl Control {
             warn!(server = self.shared.server(), table_id = welcome.table_id, "the server has another table now");
         }
         let resumed = welcome.resumed;
+        if (welcome.table_id, welcome.report_one_in) != (self.welcome.table_id, self.welcome.report_one_in) {
+            self.uses = Uses::new(welcome.report_one_in, self.client_id);
+        }
         self.welcome = welcome;
         self.generation += 1;
         let mut ended = 0;
