@@ -3,6 +3,7 @@
 pub mod certificates;
 pub mod fail_points;
 pub mod fail_server;
+pub mod hot;
 pub mod linearizability;
 pub mod model;
 pub mod process;

@@ -3,7 +3,10 @@
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use sidestep_client::{Client, Options, Path, PathMode};
+use rustix::process::Signal;
+use sidestep_client::{Client, Options, Path, PathMode, Session};
+use sidestep_tests::certificates::Authority;
+use sidestep_tests::hot::Load;
 use sidestep_tests::process::{ServerProcess, program, tmpfs_folder};
 
 /// A value that says whose it is, of a length of its own.
@@ -73,4 +76,56 @@ fn a_server_that_evicts_never_refuses_nor_mixes_up_and_survives_a_kill() {
     let keys = stat("keys");
     assert_eq!(found.count() as u64, keys, "what was there before the kill is there after it");
     fill(&server, KEYS, KEYS / 3);
+}
+
+const LOAD: Load = Load { hot: 1000, written: 200_000, between: 500, reads: 8, value_bytes: 100 };
+const EVICTING: [&str; 4] = ["--memory", "16MiB", "--evict", "clock"];
+
+fn session(server: &ServerProcess, options: Options, path: Path) -> Session {
+    Client::connect(server.address(), options.path(PathMode::Require(path))).expect("a client").session().expect("one")
+}
+
+/// Reads by `shm` are told to the server. With `report-forgotten.patch` or `touch-forgotten.patch` next to none of the
+/// keys that are read is there in the end.
+#[test]
+fn what_only_shm_reads_stays() {
+    let authority = Authority::new();
+    let certificate = authority.server();
+    let [cert, key] = [&certificate.cert, &certificate.key].map(|file| file.to_str().expect("a path in UTF-8"));
+    for tls in [false, true] {
+        let more: &[&str] = if tls { &["--tls-cert", cert, "--tls-key", key] } else { &[] };
+        let server = ServerProcess::start("127.0.0.1:0", &[&EVICTING, more].concat());
+        let options = || if tls { Options::default().tls(authority.tls()) } else { Options::default() };
+        let mut reader = session(&server, options(), Path::Shm);
+        let kept = LOAD.run(&mut reader, &mut session(&server, options(), Path::Tcp));
+        let stats = reader.stats().expect("stats");
+        let (found, reported) = (stats.client("shm_get_found").unwrap(), stats.client("uses_reported").unwrap());
+        println!("{kept:?} of {}, {reported} of {found} reads reported", LOAD.hot);
+        assert!(kept.hot >= LOAD.hot / 2 && kept.cold <= LOAD.hot / 10, "{kept:?}");
+        assert!(found > 1_000_000 && stats.server("uses_reported") == Some(reported) && reported < found / 16);
+        assert_eq!(stats.server("tcp_get_ok"), Some(kept.hot + kept.cold), "nothing else was read by the server");
+    }
+}
+
+/// Reports that cannot be sent, or are not answered, hold up no read.
+#[test]
+fn reads_go_on_beside_a_stopped_server_that_is_to_be_told_of_them() {
+    let server = ServerProcess::start("127.0.0.1:0", &EVICTING);
+    let mut reader = session(&server, Options::default(), Path::Shm);
+    let keys: Vec<[u8; 8]> = (0..1000_u64).map(u64::to_le_bytes).collect();
+    let pairs: Vec<([u8; 8], [u8; 8])> = keys.iter().map(|key| (*key, *key)).collect();
+    assert!(reader.multi_put(&pairs).expect("right lengths").iter().all(Result::is_ok));
+    server.signal(Signal::STOP);
+    let before = server.idle_ticks();
+    for _ in 0..200 {
+        for key in &keys {
+            assert_eq!(reader.get(key).expect("a get").as_deref(), Some(&key[..]));
+        }
+    }
+    assert_eq!(server.idle_ticks(), before);
+    server.signal(Signal::CONT);
+    reader.ping().expect("it goes on");
+    let stats = reader.stats().expect("stats");
+    assert!(stats.server("uses_reported").is_some_and(|told| told >= 512), "{:?}", stats.server);
+    assert_eq!(stats.client("connections_lost"), Some(0));
 }

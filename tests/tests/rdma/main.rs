@@ -10,6 +10,7 @@ mod raw;
 mod restart;
 mod stopped;
 mod tls;
+mod uses;
 mod wire;
 
 use sidestep_client::{Client, Error, Options, Path, PathMode, RegisteredBuffer, Session};
