@@ -106,6 +106,26 @@ fn every_size_gets_its_turn() {
     }
 }
 
+/// Items of a subtable that somebody has locked stay where they are, and what is free beside them is used again.
+#[test]
+fn a_slab_that_did_not_become_empty_is_opened_again() {
+    let store = evicting(4 * SMALL);
+    for key in 0..8000 {
+        put(&store, key, 100).unwrap();
+    }
+    let locked = store.try_lock_subtable(store.hash(&7_u64.to_le_bytes())).unwrap();
+    let closed = |hand: &mut Hand| {
+        assert!(store.empty_slabs(hand, SLAB_BLOCKS));
+        store.space.lock().extents.closed_slabs()
+    };
+    let mut hand = store.lock(&store.clock.hand);
+    let (first, second) = (closed(&mut hand), closed(&mut hand));
+    assert!(!first.is_empty() && !second.is_empty());
+    assert!(first.is_disjoint(&second), "{first:?} are still closed beside {second:?}");
+    drop((hand, locked));
+    is_sound(&store);
+}
+
 #[test]
 fn a_version_is_not_given_twice_after_an_eviction() {
     let store = evicting(SMALL);

@@ -293,6 +293,12 @@ impl Extents {
         }
     }
 
+    /// Slabs that are to become empty.
+    #[cfg(test)]
+    pub(crate) fn closed_slabs(&self) -> BTreeSet<u64> {
+        self.closed.clone()
+    }
+
     /// Keeps an extent from being reused. The caller knows that it is not free yet.
     pub(crate) fn hold(&mut self, address: u64) {
         self.held.entry(address).or_default().count += 1;
