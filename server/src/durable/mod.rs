@@ -45,6 +45,7 @@ use crate::store::Store;
 use compact::Compactor;
 use counters::Counters;
 use folder::Folder;
+use queue::Batch;
 use segment::Segment;
 use writer::Writer;
 
@@ -104,6 +105,8 @@ pub(crate) struct Stored {
     clean: Option<u64>,
     /// Number of the record after the last one.
     next: u64,
+    /// The last batch, unless the log was ended in order.
+    last: Option<Batch>,
     clock_ms: u64,
 }
 
@@ -118,11 +121,10 @@ impl Stored {
         let mut segments = open_all(&folder, &numbers, &counters)?;
         let base = segments.iter().map(|segment| segment.facts().base).max().unwrap_or(1);
         segments.retain(|segment| segment.facts().number >= base);
-        let mut stored = Self { folder, sync: config.sync, counters, segments, base, clean, next: 0, clock_ms: 0 };
+        let mut stored =
+            Self { folder, sync: config.sync, counters, segments, base, clean, next: 0, last: None, clock_ms: 0 };
         stored.check_order()?;
-        if let Some(last) = stored.segments.last() {
-            stored.next = last.batches(&mut |_, _| Ok(()))?;
-        }
+        stored.find_last()?;
         stored.report_losses();
         if !stored.is_empty() {
             let (segments, ms) = (stored.segments.len(), since.elapsed().as_millis());
@@ -228,9 +230,11 @@ impl Stored {
         drop(self.segments);
         self.folder.set_table(store.table_id())?;
         self.folder.remove_clean()?;
-        self.folder.remove_before(self.base)?;
         let (folder, bell) = (Arc::new(self.folder), Arc::new(Bell::default()));
-        let writer = Writer::begin(folder.clone(), queue.clone(), bell.clone(), (last, self.base), clock_ms)?;
+        let at = (last, self.base);
+        let writer = Writer::begin(folder.clone(), queue.clone(), bell.clone(), at, self.last, clock_ms)?;
+        // Only now what says that they are not needed is certain to be on the disk.
+        folder.remove_before(self.base)?;
         let mourner = Mourner(queue.clone(), folder.path().to_owned());
         let write = move || {
             let _mourner = mourner;
@@ -340,6 +344,9 @@ impl Drop for Log {
 
 #[cfg(test)]
 mod crash_tests;
+
+#[cfg(test)]
+mod start_tests;
 
 #[cfg(test)]
 mod tests {

@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use super::SyncMode;
 use super::counters::Counters;
 use super::error::LogError;
-use super::record::{self, HEADER_BYTES};
+use super::record::{self, BATCH_HEADER_BYTES, BatchHeader, HEADER_BYTES};
 use crate::store::Journal;
 
 /// Longer values are handed over as they are, not copied.
@@ -46,6 +46,13 @@ pub(super) struct Batch {
 }
 
 impl Batch {
+    /// One that a log has, to be written once more. `bytes`: with the header in front.
+    pub(super) fn again(header: &BatchHeader, mut bytes: Vec<u8>) -> Self {
+        bytes.drain(..BATCH_HEADER_BYTES);
+        let (first, records) = (header.first.get(), header.records.get());
+        Self { bytes: bytes.len() as u64, pieces: vec![bytes], records, first, ceiling: 0, since: None }
+    }
+
     /// Number of the next record after it.
     pub(super) fn end(&self) -> u64 {
         self.first + u64::from(self.records)

@@ -9,6 +9,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::Stored;
 use super::error::LogError;
+use super::queue::Batch;
 use super::record::{BATCH_HEADER_BYTES, records};
 use crate::backing::Backing;
 use crate::store::Store;
@@ -19,6 +20,26 @@ const BEHIND: usize = 4;
 const PROGRESS: Duration = Duration::from_secs(2);
 
 impl Stored {
+    /// Finds the last batch. One whose sync has failed is followed by a segment that begins with the same record, and may be
+    /// empty.
+    pub(super) fn find_last(&mut self) -> Result<(), LogError> {
+        let mut last = None;
+        for segment in self.segments.iter().rev() {
+            let next = segment.batches(&mut |header, bytes| {
+                last = Some((*header, bytes));
+                Ok(())
+            })?;
+            self.next = self.next.max(next);
+            if last.is_some() {
+                break;
+            }
+        }
+        if self.clean != Some(self.next) {
+            self.last = last.map(|(header, bytes)| Batch::again(&header, bytes));
+        }
+        Ok(())
+    }
+
     /// Puts everything that the log has into a table, which is new.
     pub(crate) fn rebuild<M: Backing>(&mut self, store: &Arc<Store<M>>) -> Result<(), LogError> {
         let since = Instant::now();

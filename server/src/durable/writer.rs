@@ -34,17 +34,22 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Begins the segment after `last`, for records from the queue's next one on.
+    /// Begins the segment after `last`, for records from the queue's next one on, and before them for the log's last batch
+    /// `again`, which is on the disk when this returns: where its sync had failed, only the kernel's cache may have had it.
     pub(super) fn begin(
         folder: Arc<Folder>,
         queue: Arc<Queue>,
         bell: Arc<Bell>,
         (last, base): (u64, u64),
+        again: Option<Batch>,
         clock_ms: u64,
     ) -> Result<Self, LogError> {
-        let (number, first) = (last + 1, queue.durable());
+        let (number, first) = (last + 1, again.as_ref().map_or(queue.durable(), |batch| batch.first));
         let facts = Facts { log_id: folder.log_id(), number, base, first, ceiling: queue.ceiling() };
-        let segment = Segment::create(&folder.segment(number), facts, &queue.counters)?;
+        let mut segment = Segment::create(&folder.segment(number), facts, &queue.counters)?;
+        if let Some(batch) = again {
+            segment.append(&batch, clock_ms)?;
+        }
         let mut writer = Self { folder, queue, bell, segment, segment_bytes: 0, unmeasured_bytes: 0, clock_ms };
         writer.measure();
         Ok(writer)
