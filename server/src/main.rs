@@ -57,6 +57,7 @@ mod exit {
     pub(crate) const DAMAGED: u8 = 1;
     pub(super) const USAGE: u8 = 2;
     pub(super) const REFUSED: u8 = 3;
+    pub(super) const UNLOGGED: u8 = 4;
 }
 
 fn main() -> ExitCode {
@@ -109,8 +110,8 @@ fn serve(options: Options) -> Result<ExitCode, ServerError> {
     info!(?signal, "stopping");
     tell_systemd(&[NotifyState::Stopping]);
     end_at_once_on_a_second_signal()?;
-    server.stop();
-    Ok(ExitCode::SUCCESS)
+    let unlogged = server.stop();
+    Ok(if unlogged == 0 { ExitCode::SUCCESS } else { ExitCode::from(exit::UNLOGGED) })
 }
 
 /// What cannot be read or understood changes nothing: those who are in stay in, and nobody else comes.

@@ -214,12 +214,13 @@ impl<M: Backing> Server<M> {
     }
 
     /// Stops: takes no more connections, answers the requests that have been received, sends the replies,
-    /// ends. Returns when all threads have ended, within some seconds.
-    pub fn stop(mut self) {
-        self.end();
+    /// ends. Returns when all threads have ended, within some seconds, how many writes the log's disk has refused: 0, or there
+    /// are some that the next start may know nothing of.
+    pub fn stop(mut self) -> u64 {
+        self.end()
     }
 
-    fn end(&mut self) {
+    fn end(&mut self) -> u64 {
         let running = self.upkeep.is_some();
         if let Some(exporter) = &self.exporter {
             exporter.stopping();
@@ -239,7 +240,10 @@ impl<M: Backing> Server<M> {
             self.service.store.retire_memory();
         }
         self.upkeep = None;
-        self.log = None;
+        let unlogged = self.log.take().map_or(0, Log::end);
+        if unlogged > 0 {
+            error!(writes = unlogged, "ended with writes that are not in the log: its disk does not take them");
+        }
         if let Some(shm) = self.shm.take() {
             shm.stop();
         }
@@ -247,6 +251,7 @@ impl<M: Backing> Server<M> {
         if running {
             info!("stopped");
         }
+        unlogged
     }
 }
 

@@ -280,7 +280,7 @@ fn open_all(folder: &Folder, numbers: &[u64], counters: &Arc<Counters>) -> Resul
     opened.into_iter().map(|(_, segment)| segment).collect()
 }
 
-/// A log that is written. It ends, with everything on the disk, when it is dropped.
+/// A log that is written. It ends, with everything on the disk that takes it, when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Log {
     queue: Arc<Queue>,
@@ -299,6 +299,23 @@ pub(crate) struct LogHandle {
 impl Log {
     pub(crate) fn handle(&self) -> LogHandle {
         LogHandle { queue: self.queue.clone(), bell: self.bell.clone() }
+    }
+
+    /// Ends it. Returns how many records the disk has refused to the end.
+    pub(crate) fn end(mut self) -> u64 {
+        self.close();
+        self.queue.tail().saturating_sub(self.queue.durable())
+    }
+
+    fn close(&mut self) {
+        self.bell.stop();
+        if self.compacting.take().is_some_and(|thread| thread.join().is_err()) {
+            error!("the thread that compacts the log panicked");
+        }
+        self.queue.close();
+        if self.writing.take().is_some_and(|thread| thread.join().is_err()) {
+            error!("the thread that writes the log panicked");
+        }
     }
 }
 
@@ -330,14 +347,7 @@ impl LogHandle {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        self.bell.stop();
-        if self.compacting.take().is_some_and(|thread| thread.join().is_err()) {
-            error!("the thread that compacts the log panicked");
-        }
-        self.queue.close();
-        if self.writing.take().is_some_and(|thread| thread.join().is_err()) {
-            error!("the thread that writes the log panicked");
-        }
+        self.close();
     }
 }
 

@@ -96,7 +96,6 @@ impl Writer {
             failures += 1;
             self.queue.failed(&error);
             if self.queue.is_closed() {
-                error!(records = batch.records, "the server ends with writes that are not in the log");
                 return false;
             }
             self.queue.rest(PAUSE);

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::process::Signal;
 use sidestep_client::Error;
 use sidestep_tests::process::{ServerProcess, program};
 
@@ -109,12 +110,36 @@ fn start_on_small_disk(log: &Path, bytes: &str, more: &[&str]) -> ServerProcess 
     ServerProcess::start_by(command, "127.0.0.1:0", &args(log, more), &[])
 }
 
+fn can_mount() -> bool {
+    let can_mount = Command::new("unshare").args(["--mount", "--map-root-user", "true"]).status();
+    let can_mount = can_mount.is_ok_and(|status| status.success());
+    if !can_mount {
+        println!("no mounts of our own here: not tested");
+    }
+    can_mount
+}
+
+/// Acknowledged, and lost at an end in order: whoever stops the server is told.
+#[test]
+fn an_end_with_writes_that_the_disk_refuses_is_no_success() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    std::fs::create_dir(place.log()).expect("a folder");
+    let mut server = start_on_small_disk(&place.log(), "16m", &["--sync", "interval", "--sync-interval-ms", "1"]);
+    let writer = client(&server);
+    let refused = (0..1000).find_map(|key| writer.put(format!("{key}"), vec![1; 300_000]).err());
+    assert!(matches!(refused, Some(Error::Full(_))), "{refused:?}");
+    assert!(stat(&writer, "log_records_waiting") > 0, "what was acknowledged waits for room");
+    server.signal(Signal::TERM);
+    assert_eq!(server.wait().code(), Some(4));
+}
+
 /// The disk fills up under the server and is made free again. Nothing that was acknowledged is lost, reads go on.
 #[test]
 fn a_full_disk_refuses_writes_and_nothing_else() {
-    let can_mount = Command::new("unshare").args(["--mount", "--map-root-user", "true"]).status();
-    if !can_mount.is_ok_and(|status| status.success()) {
-        println!("no mounts of our own here: not tested");
+    if !can_mount() {
         return;
     }
     let place = Place::new();
