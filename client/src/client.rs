@@ -33,6 +33,7 @@ pub(crate) struct Shared {
     nic: Mutex<Option<Arc<crate::rdma::Nic>>>,
     fallback_logged: AtomicBool,
     in_the_clear_logged: AtomicBool,
+    left_out_logged: AtomicBool,
 }
 
 impl Shared {
@@ -97,6 +98,15 @@ impl Shared {
     pub(crate) fn log_in_the_clear(&self, path: Path) {
         if self.options.tls.is_some() && !self.in_the_clear_logged.swap(true, Ordering::Relaxed) {
             warn!(server = self.server, %path, "keys and values are not encrypted on this path: TLS covers the control connection");
+        }
+    }
+
+    /// Says once to who asked for TLS why `auto` does not take `rdma`, though the server offers it.
+    pub(crate) fn log_left_out(&self) {
+        if self.options.tls.is_some() && !self.left_out_logged.swap(true, Ordering::Relaxed) {
+            let reason =
+                "TLS was asked for, and READs by rdma are not encrypted; who means it asks for the path by name";
+            info!(server = self.server, reason, "the server offers rdma, auto reads by tcp");
         }
     }
 
@@ -174,6 +184,7 @@ impl Client {
             nic: Mutex::default(),
             fallback_logged: AtomicBool::new(false),
             in_the_clear_logged: AtomicBool::new(false),
+            left_out_logged: AtomicBool::new(false),
         });
         let first = Session::connect(shared.clone())?;
         Ok(Self { shared, pool: Arc::new(Mutex::new(vec![first])) })

@@ -234,6 +234,9 @@ impl Paths {
             self.missing = Some(Missing { path, reason: no.reason.clone() });
             return Err(Error::PathUnavailable { path, reason: no.reason });
         }
+        if shared.options().path == PathMode::Auto && control.welcome().rdma.is_ok() {
+            shared.log_left_out();
+        }
         // `auto` takes `tcp` to another host as a matter of course: that is no fallback.
         if shared.options().path == PathMode::Auto && no.is_elsewhere {
             self.missing = None;
