@@ -135,6 +135,16 @@ impl Extents {
         Some(address)
     }
 
+    /// The same, if so many blocks are left free.
+    pub(crate) fn take_leaving(&mut self, blocks: u64, kept_blocks: u64) -> Option<u64> {
+        let fresh_blocks = match blocks {
+            run if run > MAX_SLAB_EXTENT => extent_blocks(run),
+            _ if self.partial[class_of(blocks).0].is_empty() => SLAB_BLOCKS,
+            _ => 0,
+        };
+        if fresh_blocks > 0 && self.free_blocks() < fresh_blocks + kept_blocks { None } else { self.take(blocks) }
+    }
+
     fn take_in_slab(&mut self, blocks: u64) -> Option<u64> {
         let (class, extent) = class_of(blocks);
         let base = match self.partial[class].first() {

@@ -64,12 +64,13 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         Ok(())
     }
 
-    /// A log has the key's end.
+    /// A log has the key's end. Its space is free at once: nobody reads a table that is being made.
     pub fn restore_absence(&self, key: &[u8]) {
         let hash = self.hash(key);
         let mut locked = self.lock_subtable(hash);
         if let Ok(place) = self.find(&locked, key, hash) {
-            self.take_out(&mut locked, &place);
+            self.unlink(&mut locked, &place);
+            self.give_extent(place.location.address(), place.header.blocks());
         }
     }
 

@@ -24,6 +24,12 @@ thread_local! {
 /// Pages are allocated this many blocks at a time, 16 MiB, or a segment where that is smaller.
 pub(crate) const STEP_BLOCKS: u64 = (16 << 20) / BLOCK_BYTES as u64;
 
+/// Of all memory, what is kept for the next table that is made from a log; no less than 16 slabs, as those of each size
+/// class may end half empty, and no more than a part.
+const KEPT_PARTS: u64 = 64;
+const LEAST_KEPT_BLOCKS: u64 = 16 * SLAB_BLOCKS;
+const MOST_KEPT_PARTS: u64 = 16;
+
 /// How far the space is in use. Its lock is taken before that of the extents, never after.
 #[derive(Debug)]
 pub(crate) struct Growth {
@@ -178,7 +184,12 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             reclaim(patience % RECLAIM_ROUNDS);
         }
         let detail = last_error.map_or_else(
-            || format!("all {} bytes are in use", self.memory_bytes),
+            || match self.kept_blocks() * BLOCK_BYTES as u64 {
+                0 => format!("all {} bytes are in use", self.memory_bytes),
+                kept => {
+                    format!("all {} bytes are in use, but {kept} kept to be made again from the log", self.memory_bytes)
+                }
+            },
             |error| format!("the storage behind the table refuses to grow: {error}"),
         );
         Err(WriteError::Full(format!("no room for {} bytes: {detail}", need.blocks() * BLOCK_BYTES as u64)))
@@ -203,11 +214,20 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
     /// An extent for an item of `blocks` blocks.
     pub(crate) fn take_extent(&self, blocks: u64) -> Result<u64, WriteError> {
         self.relieve();
-        let taken = self.take_with(Need::Item(blocks), |space| space.extents.take(blocks));
+        let kept = self.kept_blocks();
+        let taken = self.take_with(Need::Item(blocks), |space| space.extents.take_leaving(blocks, kept));
         if taken.is_err() {
             self.counters.refused_full.add_one();
         }
         taken
+    }
+
+    /// What items leave free where writes go to a log. A table that is made from it has another hash seed, so other splits, and
+    /// slabs that are filled in another order: with this it has room for what was full. It is made without a journal.
+    fn kept_blocks(&self) -> u64 {
+        let is_kept = self.journal.get().is_some() && !self.clock.is_on();
+        let blocks = self.memory_bytes / BLOCK_BYTES as u64;
+        if is_kept { (blocks / KEPT_PARTS).max(LEAST_KEPT_BLOCKS).min(blocks / MOST_KEPT_PARTS) } else { 0 }
     }
 
     /// Frees an extent that was never published: no reader can be on it.

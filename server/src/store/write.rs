@@ -108,11 +108,16 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
 
     /// Takes an item out of its locked subtable.
     pub(super) fn take_out(&self, locked: &mut Locked<'_>, place: &Place) {
+        self.unlink(locked, place);
+        self.retire(place.location.address(), place.header.blocks());
+    }
+
+    /// The same, but its extent is for the caller to free.
+    pub(super) fn unlink(&self, locked: &mut Locked<'_>, place: &Place) {
         let depth = locked.entry.depth();
         self.memory.store(place.location.word(), Link::bound(LinkState::Dead, place.header.checksum).0);
         self.memory.store(place.slot, SlotWord::empty(depth).0);
         *locked.floor = (*locked.floor).max(place.header.version);
-        self.retire(place.location.address(), place.header.blocks());
         self.keys.fetch_sub(1, Ordering::Relaxed);
     }
 
