@@ -118,10 +118,18 @@ impl ServerProcess {
         let mut child = Command::new(program("sidestep-server"))
             .args(args)
             .env("RUST_LOG", "error")
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .expect("the server starts");
+        // Its first line, or its end.
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+        if !line.is_empty() {
+            child.kill().expect("ours");
+            child.wait().expect("it ends");
+            panic!("expected {args:?} to be refused, found {line:?}");
+        }
         let mut text = String::new();
         if let Some(mut stderr) = child.stderr.take() {
             stderr.read_to_string(&mut text).expect("stderr");
