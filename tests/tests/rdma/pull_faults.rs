@@ -1,13 +1,13 @@
 //! Large values whose reading is cut short: by a client's death, its lies, a wire that breaks, or the clock.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use sidestep_client::{Path, PathMode};
 use sidestep_core::message::LentValue;
-use sidestep_tests::process::{EndlessClient, ServerProcess, program, tmpfs_folder};
+use sidestep_tests::process::{ServerProcess, program, tmpfs_folder};
 
 use super::leaks::eventually;
 use super::pull::{by, not_whole, of_server, unaccounted, value};
@@ -15,11 +15,12 @@ use super::raw::Lender;
 use super::wire::{across, down, netem};
 use super::{fill, options, read_all, session, start};
 
-/// As soon as one is seen to be under way, until enough were killed before it was whole.
+/// At moments spread over what a put takes, until enough were killed before their value was whole.
 #[test]
 #[ignore = "needs an RDMA device: scripts/guest"]
 fn a_client_killed_while_its_value_is_read_leaves_no_trace() {
     const WANTED: u64 = 5;
+    const ROUNDS: u32 = 100;
     let folder = tmpfs_folder();
     let data = folder.path().to_str().unwrap();
     let mut server = ServerProcess::start("127.0.0.1:0", &["--memory", "256MiB", "--data", data, "--workers", "1"]);
@@ -29,11 +30,21 @@ fn a_client_killed_while_its_value_is_read_leaves_no_trace() {
     let old = value(1 << 20, 9);
     bystander.put("old", &old).unwrap();
     let connections = of_server(&mut watcher, "connections");
+    let of_client = tmpfs_folder();
+    let long = of_client.path().join("long");
+    std::fs::write(&long, value(8 << 20, 3)).unwrap();
+    let long = format!("@{}", long.display());
+    let put = ["--server", server.address(), "--path", "rdma", "--require", "put", "long", &long];
+    let start = || Command::new(program("sidestep")).args(put).stdout(Stdio::null()).spawn().unwrap();
+    let since = Instant::now();
+    assert!(start().wait().unwrap().success());
+    let takes = since.elapsed();
     let mut killed = 0;
-    for round in 0..50 {
-        let client = EndlessClient::start(server.address(), "rdma,rdma-rpc", round, &["--long-values"]);
-        eventually("it writes", &true, || not_whole(&mut watcher) > killed);
-        client.kill();
+    for round in 0..ROUNDS {
+        let mut client = start();
+        thread::sleep(takes * (round * 23 % ROUNDS) / ROUNDS);
+        client.kill().unwrap();
+        client.wait().unwrap();
         eventually("its connections end", &connections, || of_server(&mut watcher, "connections"));
         eventually("its extents are free", &0, || unaccounted(&mut watcher));
         killed = not_whole(&mut watcher);
