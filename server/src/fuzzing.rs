@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::time::Instant;
 
 use sidestep_core::handshake::{self, Hello, PREAMBLE_BYTES, Preamble, Proof};
@@ -12,16 +11,13 @@ use sidestep_core::message::{FLAG_LENT, REPLY_BYTES, REQUEST_BYTES, ReplyHeader,
 use sidestep_fabric::region::Region;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::access::Access;
-use crate::config::Timeouts;
 use crate::connection::{Connection, Next, Turn};
 use crate::exporter;
 use crate::frame::{self, Frame};
 use crate::input::Input;
-use crate::metrics::{Carried, Metrics};
+use crate::metrics::Carried;
 use crate::rdma::Messages;
 use crate::service::Service;
-use crate::sessions::Sessions;
 use crate::store::{Store, StoreOptions};
 
 const MAX_VALUE_BYTES: u32 = 1 << 20;
@@ -90,21 +86,9 @@ pub fn connection(bytes: &[u8]) {
 }
 
 fn service() -> Service {
-    let timeouts = Timeouts::default();
     let memory = Region::memfd(MEMORY_BYTES).expect("memory");
     let options = StoreOptions { segment_bytes: Some(1 << 20), reuse_at_once: true, ..StoreOptions::default() };
-    Service {
-        store: Store::create(memory, &options).expect("a table"),
-        sessions: Arc::new(Sessions::new(timeouts.session)),
-        metrics: Metrics::new(1, 1 << 20),
-        access: Arc::new(Access::new(None)),
-        tls: None,
-        durable: false,
-        log: None,
-        shm: Err("not here".into()),
-        rdma: Err("not here".into()),
-        timeouts,
-    }
+    Service::alone(Store::create(memory, &options).expect("a table"), 1 << 20)
 }
 
 /// A connection and its client.

@@ -47,6 +47,26 @@ pub(crate) struct Service<M = Region> {
     pub(crate) timeouts: Timeouts,
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+impl<M> Service<M> {
+    /// A table that one worker serves without tokens, TLS, log or other paths.
+    pub(crate) fn alone(store: Arc<Store<M>>, most_buffered: u64) -> Self {
+        let timeouts = Timeouts::default();
+        Self {
+            store,
+            sessions: Arc::new(Sessions::new(timeouts.session)),
+            metrics: Metrics::new(1, most_buffered),
+            access: Arc::new(Access::new(None)),
+            tls: None,
+            durable: false,
+            log: None,
+            shm: Err("not here".into()),
+            rdma: Err("not here".into()),
+            timeouts,
+        }
+    }
+}
+
 /// Who asks, and where the answer goes.
 pub(crate) struct Caller<'a> {
     pub(crate) session: &'a Attached,

@@ -1,16 +1,11 @@
 use std::net::Ipv4Addr;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 
 use sidestep_core::handshake::{self, Hello, Proof};
 use sidestep_core::message::{Op, REPLY_BYTES, ReplyHeader, Status};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::*;
-use crate::access::Access;
-use crate::config::Timeouts;
-use crate::metrics::Metrics;
-use crate::sessions::Sessions;
 use crate::store::{Store, StoreOptions};
 
 /// A connection over a socket pair, with everything that a worker would lend it.
@@ -27,25 +22,14 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let timeouts = Timeouts::default();
-        let service = Service {
-            store: Store::create(Region::memfd(64 << 20).unwrap(), &StoreOptions::default()).unwrap(),
-            sessions: Arc::new(Sessions::new(timeouts.session)),
-            metrics: Metrics::new(1, 1 << 30),
-            access: Arc::new(Access::new(None)),
-            tls: None,
-            durable: false,
-            log: None,
-            shm: Err("not here".into()),
-            rdma: Err("not here".into()),
-            timeouts,
-        };
+        let store = Store::create(Region::memfd(64 << 20).unwrap(), &StoreOptions::default()).unwrap();
+        let service = Service::alone(store, 1 << 30);
         let (server, client) = UnixStream::pair().unwrap();
         for stream in [&server, &client] {
             stream.set_nonblocking(true).unwrap();
         }
         let now = Instant::now();
-        let connection = Connection::new(server, Ipv4Addr::LOCALHOST.into(), None, now, timeouts.handshake);
+        let connection = Connection::new(server, Ipv4Addr::LOCALHOST.into(), None, now, service.timeouts.handshake);
         Self {
             service,
             connection,
