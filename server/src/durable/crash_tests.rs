@@ -21,16 +21,19 @@ const MEMORY_BYTES: u64 = 32 << 20;
 const MODES: [SyncMode; 3] = [SyncMode::Off, SyncMode::Interval(Duration::from_millis(1)), SyncMode::Always];
 /// Moments of each run at which the machine goes down, for each fate.
 const MOMENTS: usize = 10;
+/// Writes during a compaction at most: they are all kept.
+const WRITES_MEANWHILE: usize = 300;
 /// A bound, not a pace.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-type State = BTreeMap<Vec<u8>, (Vec<u8>, u64)>;
+/// Values by key, with their versions.
+type State = BTreeMap<Vec<u8>, (Arc<[u8]>, u64)>;
 
 /// What was written, in order.
 struct Write {
     key: Vec<u8>,
     /// None: deleted.
-    value: Option<(Vec<u8>, u64)>,
+    value: Option<(Arc<[u8]>, u64)>,
     /// It is acknowledged, or would be if it waited for the disk, when all records before this one are synced.
     gate: u64,
     /// How much was on the tape when it was written.
@@ -61,9 +64,10 @@ impl Run {
         Self { sync, random, folder, tape, store, log, writes: Vec::new() }
     }
 
-    /// Some writes to the same keys, and now and then the end of one.
+    /// Some writes to the same keys, and now and then the end of one. They wait for room in the log, as clients' do.
     fn write(&mut self, count: usize) {
         for _ in 0..count {
+            self.until("room in the log", |run| !run.log.queue.is_full());
             let number = self.writes.len();
             let key = format!("key {}", self.random.random_range(0..12)).into_bytes();
             let at = self.tape.len();
@@ -75,7 +79,7 @@ impl Run {
                 let most = if self.sync == SyncMode::Off { 600_000 } else { [100, 5000, 60_000][number % 3] };
                 let value = format!("{number} ").into_bytes().repeat(self.random.random_range(1..most / 4));
                 let version = self.store.put(&key, &value, None, 0).unwrap();
-                Some((value, version))
+                Some((value.into(), version))
             };
             let gate = self.log.queue.tail();
             self.writes.push(Write { key, value, gate, at });
@@ -163,7 +167,7 @@ impl Run {
 
 fn differences(expected: &State, found: &State) -> String {
     let show = |state: &State| -> Vec<String> {
-        let one = |(key, (value, version)): (&Vec<u8>, &(Vec<u8>, u64))| {
+        let one = |(key, (value, version)): (&Vec<u8>, &(Arc<[u8]>, u64))| {
             format!("{} {version} {}…", key.escape_ascii(), value[..value.len().min(5)].escape_ascii())
         };
         state.iter().map(one).collect()
@@ -191,7 +195,7 @@ fn rebuilt(original: &Path, files: &BTreeMap<String, Vec<u8>>, sync: SyncMode) -
     for number in 0..12 {
         let (key, mut value) = (format!("key {number}").into_bytes(), Vec::new());
         if let Got::Copied { version, .. } = store.get(&key, &crossbeam_epoch::pin(), usize::MAX, &mut value) {
-            state.insert(key, (value, version));
+            state.insert(key, (value.into(), version));
         }
     }
     assert_eq!(store.keys(), state.len() as u64);
@@ -244,9 +248,13 @@ fn in_a_compaction() {
         run.write(6);
         let (begin, done) = (run.tape.len(), run.compactions());
         run.log.bell.ring();
-        while run.compactions() == done {
+        for _ in 0..WRITES_MEANWHILE {
+            if run.compactions() > done {
+                break;
+            }
             run.write(1);
         }
+        run.until("a compaction", |run| run.compactions() > done);
         // The old segments are gone, or may be.
         run.write(3);
         run.begin_segment();
@@ -265,7 +273,7 @@ fn where_the_ceiling_rises() {
             let at = run.tape.len();
             run.log.queue.put(&key, value.as_slice().into(), version, 0);
             let gate = run.log.queue.tail();
-            run.writes.push(Write { key, value: Some((value, version)), gate, at });
+            run.writes.push(Write { key, value: Some((value.as_slice().into(), version)), gate, at });
             match run.sync {
                 SyncMode::Off => run.begin_segment(),
                 _ => run.until("a sync", |run| run.log.queue.durable() >= gate),
