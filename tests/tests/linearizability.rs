@@ -161,7 +161,7 @@ fn histories_across_kills_of_the_server() {
 fn simulated_histories() {
     let mut reads = 0;
     for seed in 0..number("SIDESTEP_SIM_SEEDS", 300) {
-        let plan = Plan { seed, operations: 120, readers: 5, kills: seed % 2 == 0 };
+        let plan = Plan { seed, operations: 120, readers: 5, kills: seed % 2 == 0, evictions: false };
         let (outcome, history) =
             run_recorded(plan).unwrap_or_else(|failure| panic!("SIDESTEP_SIM_SEED={seed}: {failure}"));
         reads += outcome.reads;

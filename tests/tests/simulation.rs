@@ -13,15 +13,16 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}: expected a number, found {text:?}")))
 }
 
-/// Runs a plan under every seed asked for; returns what all of them saw together.
-fn under_seeds(kills: bool) -> Outcome {
+/// Runs a plan under every seed asked for; returns what all of them saw together. A table that is filled first takes its
+/// time: then under one seed in eight.
+fn under_seeds(kills: bool, evictions: bool) -> Outcome {
     let seeds = match number("SIDESTEP_SIM_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("SIDESTEP_SIM_SEEDS").unwrap_or(1000),
+        None => 0..number("SIDESTEP_SIM_SEEDS").unwrap_or(1000) / if evictions { 8 } else { 1 },
     };
     let mut all = Outcome::default();
     for seed in seeds {
-        let plan = Plan { seed, operations: 120, readers: 5, kills };
+        let plan = Plan { seed, operations: 120, readers: 5, kills, evictions };
         // A server that panics is found as much as one that lies; its message is printed where it happens.
         let ended = catch_unwind(|| run(plan)).unwrap_or_else(|_| Err("a panic".to_owned()));
         match ended {
@@ -30,6 +31,7 @@ fn under_seeds(kills: bool) -> Outcome {
                 all.hits += outcome.hits;
                 all.kills += outcome.kills;
                 all.splits += outcome.splits;
+                all.evictions += outcome.evictions;
                 all.trace += outcome.trace;
             }
             Err(failure) => panic!("SIDESTEP_SIM_SEED={seed}: {failure}"),
@@ -45,21 +47,37 @@ fn met_everything(outcome: Outcome) {
         return;
     }
     let Trace { stale_directory, torn, hops, second_looks, stale_locations, .. } = outcome.trace;
-    assert!(outcome.splits > 0 && stale_directory > 0, "{outcome:?}");
+    assert!(stale_directory > 0, "{outcome:?}");
     assert!(torn > 0 && hops > 0 && second_looks > 0 && stale_locations > 0, "{outcome:?}");
     assert!(outcome.hits > 1000 && outcome.reads > outcome.hits, "{outcome:?}");
 }
 
 #[test]
 fn readers_between_any_two_stores() {
-    met_everything(under_seeds(false));
+    let outcome = under_seeds(false, false);
+    met_everything(outcome);
+    assert!(outcome.splits > 0 || number("SIDESTEP_SIM_SEED").is_some(), "{outcome:?}");
 }
 
 #[test]
 fn kills_at_any_store_and_recovery_under_readers() {
-    let outcome = under_seeds(true);
+    let outcome = under_seeds(true, false);
     met_everything(outcome);
-    assert!(outcome.kills > 0 || number("SIDESTEP_SIM_SEED").is_some(), "{outcome:?}");
+    assert!(outcome.kills > 0 && outcome.splits > 0 || number("SIDESTEP_SIM_SEED").is_some(), "{outcome:?}");
+}
+
+#[test]
+fn evictions_under_readers() {
+    let outcome = under_seeds(false, true);
+    met_everything(outcome);
+    assert!(outcome.evictions > 100 || number("SIDESTEP_SIM_SEED").is_some(), "{outcome:?}");
+}
+
+#[test]
+fn kills_at_any_store_of_evictions_under_readers() {
+    let outcome = under_seeds(true, true);
+    met_everything(outcome);
+    assert!(outcome.evictions > 100 && outcome.kills > 0 || number("SIDESTEP_SIM_SEED").is_some(), "{outcome:?}");
 }
 
 #[test]

@@ -95,6 +95,30 @@ impl History {
         Ok(())
     }
 
+    /// The server may evict the key from now on: a reader may find it absent.
+    pub(crate) fn may_evict(&mut self, key: usize) {
+        if self.is_present(key) {
+            self.begin(key, None);
+        }
+    }
+
+    /// What the server was doing is over, at the latest `now`, and this is what the table says of the key: what was
+    /// acknowledged last, or what came of what was begun after it, evictions and a write.
+    pub(crate) fn settle_evictions(&mut self, key: usize, found: &State, version: u64, now: u64) -> Result<(), String> {
+        let history = self.key(key);
+        history.version = version;
+        let acknowledged = history.writes.iter().rposition(|write| write.end.is_some()).unwrap_or(0);
+        let Some(last) = (acknowledged..history.writes.len()).rfind(|&i| history.writes[i].state == *found) else {
+            return Err(format!("key {key}: neither what was written last is there nor what it may have become"));
+        };
+        history.writes.truncate(last + 1);
+        history.writes.iter_mut().for_each(|write| write.end = write.end.or(Some(now)));
+        if history.newest_returned > last {
+            return Err(format!("key {key}: a read returned what was not done in the end"));
+        }
+        Ok(())
+    }
+
     /// Versions of a key only grow.
     pub(crate) fn version(&mut self, key: usize, version: u64) -> Result<(), String> {
         let history = self.key(key);
@@ -167,6 +191,37 @@ mod tests {
         let mut history = history();
         history.read(1, 11, 0, &Some(vec![1])).unwrap();
         history.read(1, 11, 0, &Some(vec![2])).unwrap();
+    }
+
+    #[test]
+    fn what_may_be_evicted_is_settled_by_what_is_there() {
+        let evicting = || {
+            let mut history = History::default();
+            history.begin(1, Some(vec![1]));
+            history.end(1, 10);
+            history.may_evict(1);
+            history
+        };
+        let mut kept = evicting();
+        kept.read(1, 11, 0, &Some(vec![1])).unwrap();
+        kept.settle_evictions(1, &Some(vec![1]), 7, 20).unwrap();
+        assert!(kept.read(1, 21, 0, &None).is_err(), "absent, though it was kept");
+        let mut gone = evicting();
+        gone.read(1, 11, 0, &None).unwrap();
+        gone.settle_evictions(1, &None, 0, 20).unwrap();
+        assert!(gone.read(1, 21, 0, &Some(vec![1])).is_err(), "there, though it was evicted");
+        let mut seen = evicting();
+        seen.read(1, 11, 0, &None).unwrap();
+        assert!(seen.settle_evictions(1, &Some(vec![1]), 7, 20).is_err(), "back after it was absent");
+        let mut written = evicting();
+        written.begin(1, Some(vec![2]));
+        written.read(1, 11, 0, &Some(vec![2])).unwrap();
+        assert!(written.settle_evictions(1, &None, 0, 20).is_err(), "a write that was seen is not there");
+        let mut lost = evicting();
+        lost.begin(1, Some(vec![2]));
+        lost.end(1, 15);
+        assert!(lost.settle_evictions(1, &None, 0, 20).is_err(), "an acknowledged write is not there");
+        assert!(evicting().settle_evictions(1, &Some(vec![3]), 9, 20).is_err(), "never written");
     }
 
     #[test]

@@ -1,24 +1,57 @@
 //! The table, the keys, and what a seed makes of them.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use rand::Rng;
 use rand::seq::SliceRandom;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use sidestep_core::hash::KeyHash;
-use sidestep_server::store::StoreOptions;
+use sidestep_server::store::{Eviction, Store, StoreOptions};
 
-pub(super) const MEMORY_BYTES: u64 = 1 << 20;
+use super::memory::WordByWord;
+
+/// A table that fills up is smaller, so that the hand comes round.
+pub(super) fn memory_bytes(evictions: bool) -> u64 {
+    if evictions { SEGMENT_BYTES } else { 1 << 20 }
+}
+
 const SEGMENT_BYTES: u64 = 256 << 10;
 pub(super) const TABLE_ID: u64 = 0x51de_57e9;
 
-pub(super) fn options() -> StoreOptions {
+pub(super) fn options(evictions: bool) -> StoreOptions {
     StoreOptions {
         segment_bytes: Some(SEGMENT_BYTES),
         table_id: Some(TABLE_ID),
         reuse_at_once: true,
+        eviction: if evictions { Eviction::Clock } else { Eviction::None },
         ..StoreOptions::default()
     }
+}
+
+/// Puts a key that nobody looks at, so that others are evicted for it.
+pub(super) fn fill(store: &Arc<Store<WordByWord>>, number: usize, bytes: usize) -> Result<(), String> {
+    let key = format!("fill {number}");
+    store.put(key.as_bytes(), &vec![0; bytes], None, 0).map(drop).map_err(|error| format!("{key}: {error}"))
+}
+
+/// Fills the table until keys are evicted, and on for a while, so that the hand is anywhere. Returns the next number.
+pub(super) fn fill_up(store: &Arc<Store<WordByWord>>, mix: &Mix, random: &mut impl Rng) -> Result<usize, String> {
+    let mut after = None;
+    for number in 0.. {
+        fill(store, number, mix.lengths[number % mix.lengths.len()])?;
+        if after.is_none() && evicted(store) > 0 {
+            after = Some(number + random.random_range(0..1000));
+        }
+        if after == Some(number) {
+            return Ok(number + 1);
+        }
+    }
+    Err("a table that never fills".to_owned())
+}
+
+/// Keys that were evicted so far.
+pub(super) fn evicted(store: &Store<WordByWord>) -> u64 {
+    store.stats().into_iter().find(|(name, _)| name == "evicted").map_or(0, |(_, value)| value)
 }
 
 /// Keys that crowd into two windows, some of them with the same fingerprint.

@@ -16,7 +16,7 @@ use super::history::{History, State};
 use super::memory::WordByWord;
 use super::reader::{End, Reader};
 use super::record::Record;
-use super::setup::{MEMORY_BYTES, Mix, keys, options};
+use super::setup::{Mix, fill, fill_up, keys, memory_bytes, options};
 
 /// What a run does.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +29,8 @@ pub struct Plan {
     pub readers: usize,
     /// Whether the server is killed now and then.
     pub kills: bool,
+    /// Whether the table is full from the beginning, and keys are evicted.
+    pub evictions: bool,
 }
 
 /// What a run saw.
@@ -42,9 +44,14 @@ pub struct Outcome {
     pub kills: u64,
     /// Splits that were done or finished.
     pub splits: u64,
+    /// Times one of the keys was evicted.
+    pub evictions: u64,
     /// What the readers met on their ways.
     pub trace: Trace,
 }
+
+/// Keys that nobody looks at are put so many at a time.
+const FILLED: usize = 8;
 
 struct Slot {
     reader: Option<Reader>,
@@ -204,12 +211,14 @@ pub fn run(plan: Plan) -> Result<Outcome, String> {
     run_recorded(plan).map(|(outcome, _)| outcome)
 }
 
-/// [`run`], with everything that was written and read.
+/// [`run`], with everything that was written and read; evictions are not in it.
 pub fn run_recorded(plan: Plan) -> Result<(Outcome, Vec<Operation>), String> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(plan.seed);
-    let memory = WordByWord::new(SimMemory::new(MEMORY_BYTES / 8, plan.seed));
-    let options = options();
+    let memory = WordByWord::new(SimMemory::new(memory_bytes(plan.evictions) / 8, plan.seed));
+    let options = options(plan.evictions);
     let mut store = Store::create(memory.clone(), &options).map_err(|error| error.to_string())?;
+    let mix = Mix::new(&mut random);
+    let mut filled = if plan.evictions { fill_up(&store, &mix, &mut random)? } else { 0 };
     let world: Shared = Arc::new(Mutex::new(World {
         memory: memory.clone(),
         random: Xoshiro256PlusPlus::seed_from_u64(plan.seed.wrapping_add(1)),
@@ -218,7 +227,7 @@ pub fn run_recorded(plan: Plan) -> Result<(Outcome, Vec<Operation>), String> {
             memory_bytes: store.memory_bytes(),
             max_value_bytes: store.max_value_bytes(),
         },
-        mix: Mix::new(&mut random),
+        mix,
         hot: 0,
         now: 1,
         history: History::default(),
@@ -245,13 +254,34 @@ pub fn run_recorded(plan: Plan) -> Result<(Outcome, Vec<Operation>), String> {
             key = lock(&world).any_key();
         }
         lock(&world).hot = key;
-        let killed = until_killed(|| operation(&store, &world, key, number, &mut random));
-        match killed {
-            Ok(result) => result?,
+        if plan.evictions {
+            (0..keys().len()).for_each(|key| lock(&world).history.may_evict(key));
+        }
+        let killed = until_killed(|| {
+            if plan.evictions && random.random() {
+                let length = lock(&world).a_length(&mut random);
+                return (0..FILLED).try_for_each(|_| {
+                    filled += 1;
+                    fill(&store, filled, length)
+                });
+            }
+            operation(&store, &world, key, number, plan.evictions, &mut random)
+        });
+        let recovered = match killed {
+            Ok(result) => {
+                result?;
+                false
+            }
             Err(_) => {
                 drop(store);
-                store = recover(&memory, &options, &world, key, &mut random)?;
+                store = recover(&memory, &options, &world, &mut random)?;
+                true
             }
+        };
+        if plan.evictions {
+            lock(&world).settle_all()?;
+        } else if recovered {
+            lock(&world).settle(key)?;
         }
         if let Some(failure) = lock(&world).failure.take() {
             return Err(failure);
@@ -269,10 +299,11 @@ fn operation(
     world: &Shared,
     key: usize,
     number: usize,
+    evictions: bool,
     random: &mut Xoshiro256PlusPlus,
 ) -> Result<(), String> {
     let bytes = &keys()[key];
-    let present = lock(world).history.is_present(key);
+    let present = lock(world).history.version_of(key) != 0;
     if present && random.random_range(0..4) == 0 {
         lock(world).begin_write(key, None, number, None);
         store.delete(bytes, None).map_err(|error| error.to_string())?;
@@ -286,7 +317,7 @@ fn operation(
     }
     let (length, version) = {
         let mut world = lock(world);
-        (world.mix.lengths[random.random_range(0..world.mix.lengths.len())], world.history.version_of(key))
+        (world.a_length(random), world.history.version_of(key))
     };
     let mut value = (number as u64).to_le_bytes().to_vec();
     value.resize(length, number as u8);
@@ -303,7 +334,8 @@ fn operation(
     world.now += 1;
     let now = world.now;
     match written {
-        Ok(_) if expect.is_some_and(|expected| expected != version) => {
+        // Evicted by its own write: then it is absent.
+        Ok(_) if expect.is_some_and(|expected| expected != version && !(evictions && expected == 0)) => {
             Err(format!("key {key}: version {version} was replaced though {expect:?} was expected"))
         }
         Ok(version) => {
@@ -311,7 +343,9 @@ fn operation(
             world.history.end(key, now);
             world.history.version(key, version)
         }
-        Err(WriteError::VersionMismatch { found }) if found == version && expect != Some(version) => {
+        Err(WriteError::VersionMismatch { found })
+            if (found == version || (evictions && found == 0)) && expect != Some(found) =>
+        {
             world.record.mismatch(now, expect.unwrap_or_default(), found);
             world.history.undo(key)
         }
@@ -323,12 +357,11 @@ fn operation(
     }
 }
 
-/// Restarts on the same memory, itself killed now and then, and settles the write that was under way.
+/// Restarts on the same memory, itself killed now and then.
 fn recover(
     memory: &WordByWord,
     options: &StoreOptions,
     world: &Shared,
-    key: usize,
     random: &mut Xoshiro256PlusPlus,
 ) -> Result<Arc<Store<WordByWord>>, String> {
     lock(world).outcome.kills += 1;
@@ -351,16 +384,38 @@ fn recover(
     world.now += 1;
     let now = world.now;
     world.record.killed(now);
-    let found = world.alone_after_recovery(key);
-    world.record.read(key, now, now, found.as_ref().map(|(value, version)| (*version, &value[..])));
-    let (state, version) = found.map_or((None, 0), |(value, version)| (Some(value), version));
-    world.history.settle(key, &state, version, now)?;
     Ok(store)
 }
 
 impl World {
-    /// What a recovered table says of a key, without a word to the history: that is settled with it.
-    fn alone_after_recovery(&mut self, key: usize) -> Option<(Vec<u8>, u64)> {
+    /// One of the lengths that values have.
+    fn a_length(&self, random: &mut Xoshiro256PlusPlus) -> usize {
+        self.mix.lengths[random.random_range(0..self.mix.lengths.len())]
+    }
+
+    /// What became of the write under way to a key, by what the recovered table has.
+    fn settle(&mut self, key: usize) -> Result<(), String> {
+        let found = self.found(key);
+        let now = self.now;
+        self.record.read(key, now, now, found.as_ref().map(|(value, version)| (*version, &value[..])));
+        let (state, version) = found.map_or((None, 0), |(value, version)| (Some(value), version));
+        self.history.settle(key, &state, version, now)
+    }
+
+    /// What became of all keys, which may have been evicted.
+    fn settle_all(&mut self) -> Result<(), String> {
+        self.now += 1;
+        for key in 0..keys().len() {
+            let was_present = self.history.version_of(key) != 0;
+            let (state, version) = self.found(key).map_or((None, 0), |(value, version)| (Some(value), version));
+            self.outcome.evictions += u64::from(was_present && state.is_none());
+            self.history.settle_evictions(key, &state, version, self.now)?;
+        }
+        Ok(())
+    }
+
+    /// What the table says of a key while the server stands still, without a word to the history: that is settled with it.
+    fn found(&mut self, key: usize) -> Option<(Vec<u8>, u64)> {
         let memory = self.memory.clone();
         let mut reader = Reader::start(&keys()[key], self.geometry, None, None, &mut self.random);
         loop {
@@ -369,7 +424,7 @@ impl World {
                 Some(End::Found { value, found }) => return Some((value, found.version)),
                 Some(End::Absent) => return None,
                 Some(End::Ask) => {
-                    self.fail(Err(format!("key {key}: a reader had to ask after a recovery")));
+                    self.fail(Err(format!("key {key}: a reader beside a server at rest had to ask it")));
                     return None;
                 }
             }

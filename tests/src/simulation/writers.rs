@@ -18,7 +18,7 @@ use sidestep_server::store::{Store, StoreOptions, WriteError, check};
 
 use super::memory::WordByWord;
 use super::reader::{End, Reader};
-use super::setup::{MEMORY_BYTES, TABLE_ID, options};
+use super::setup::{TABLE_ID, memory_bytes, options};
 
 /// A second writer that is not done by now waits for a lock.
 const BLOCKED_AFTER: Duration = Duration::from_millis(20);
@@ -89,8 +89,8 @@ fn stand_at(keys: &Keys, meeting: Meeting, point: u64) -> Result<u64, String> {
         Meeting::SplitAndSiblingKilled => (keys.doubles, keys.sibling),
     };
     let kill = meeting == Meeting::SplitAndSiblingKilled;
-    let memory = WordByWord::new(SimMemory::new(MEMORY_BYTES / 8, point));
-    let options = options();
+    let memory = WordByWord::new(SimMemory::new(memory_bytes(false) / 8, point));
+    let options = options(false);
     let store = Store::create(memory.clone(), &options).map_err(|error| error.to_string())?;
     for key in &keys.settled {
         store.put(key, key, None, 0).map_err(|error| error.to_string())?;
@@ -155,7 +155,7 @@ fn find(memory: &WordByWord, key: &'static [u8]) -> Result<(), String> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(0);
     let geometry = Geometry {
         table_id: TABLE_ID,
-        memory_bytes: MEMORY_BYTES,
+        memory_bytes: memory_bytes(false),
         max_value_bytes: StoreOptions::default().max_value_bytes,
     };
     let mut reader = Reader::start(key, geometry, None, None, &mut random);
