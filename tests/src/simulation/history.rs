@@ -76,25 +76,6 @@ impl History {
         self.newest(key).is_some()
     }
 
-    /// A write under way ended in a kill, and this is what a recovered table says of its key.
-    pub(crate) fn settle(&mut self, key: usize, found: &State, version: u64, now: u64) -> Result<(), String> {
-        let history = self.key(key);
-        history.version = version;
-        let Some(last) = history.writes.last_mut() else { return Ok(()) };
-        if last.end.is_some() {
-            return Ok(());
-        }
-        if last.state == *found {
-            last.end = Some(now);
-            return Ok(());
-        }
-        self.undo(key)?;
-        if self.newest(key) != *found {
-            return Err(format!("key {key}: neither the write that was killed nor the one before it is there"));
-        }
-        Ok(())
-    }
-
     /// The server may evict the key from now on: a reader may find it absent.
     pub(crate) fn may_evict(&mut self, key: usize) {
         if self.is_present(key) {
@@ -104,7 +85,7 @@ impl History {
 
     /// What the server was doing is over, at the latest `now`, and this is what the table says of the key: what was
     /// acknowledged last, or what came of what was begun after it, evictions and a write.
-    pub(crate) fn settle_evictions(&mut self, key: usize, found: &State, version: u64, now: u64) -> Result<(), String> {
+    pub(crate) fn settle(&mut self, key: usize, found: &State, version: u64, now: u64) -> Result<(), String> {
         let history = self.key(key);
         history.version = version;
         let acknowledged = history.writes.iter().rposition(|write| write.end.is_some()).unwrap_or(0);
@@ -204,24 +185,24 @@ mod tests {
         };
         let mut kept = evicting();
         kept.read(1, 11, 0, &Some(vec![1])).unwrap();
-        kept.settle_evictions(1, &Some(vec![1]), 7, 20).unwrap();
+        kept.settle(1, &Some(vec![1]), 7, 20).unwrap();
         assert!(kept.read(1, 21, 0, &None).is_err(), "absent, though it was kept");
         let mut gone = evicting();
         gone.read(1, 11, 0, &None).unwrap();
-        gone.settle_evictions(1, &None, 0, 20).unwrap();
+        gone.settle(1, &None, 0, 20).unwrap();
         assert!(gone.read(1, 21, 0, &Some(vec![1])).is_err(), "there, though it was evicted");
         let mut seen = evicting();
         seen.read(1, 11, 0, &None).unwrap();
-        assert!(seen.settle_evictions(1, &Some(vec![1]), 7, 20).is_err(), "back after it was absent");
+        assert!(seen.settle(1, &Some(vec![1]), 7, 20).is_err(), "back after it was absent");
         let mut written = evicting();
         written.begin(1, Some(vec![2]));
         written.read(1, 11, 0, &Some(vec![2])).unwrap();
-        assert!(written.settle_evictions(1, &None, 0, 20).is_err(), "a write that was seen is not there");
+        assert!(written.settle(1, &None, 0, 20).is_err(), "a write that was seen is not there");
         let mut lost = evicting();
         lost.begin(1, Some(vec![2]));
         lost.end(1, 15);
-        assert!(lost.settle_evictions(1, &None, 0, 20).is_err(), "an acknowledged write is not there");
-        assert!(evicting().settle_evictions(1, &Some(vec![3]), 9, 20).is_err(), "never written");
+        assert!(lost.settle(1, &None, 0, 20).is_err(), "an acknowledged write is not there");
+        assert!(evicting().settle(1, &Some(vec![3]), 9, 20).is_err(), "never written");
     }
 
     #[test]

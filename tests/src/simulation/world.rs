@@ -16,7 +16,7 @@ use super::history::{History, State};
 use super::memory::WordByWord;
 use super::reader::{End, Reader};
 use super::record::Record;
-use super::setup::{Mix, fill, fill_up, keys, memory_bytes, options};
+use super::setup::{Mix, evicted, fill, fill_up, keys, memory_bytes, options};
 
 /// What a run does.
 #[derive(Clone, Copy, Debug)]
@@ -265,22 +265,20 @@ pub fn run_recorded(plan: Plan) -> Result<(Outcome, Vec<Operation>), String> {
                     fill(&store, filled, length)
                 });
             }
-            operation(&store, &world, key, number, plan.evictions, &mut random)
+            operation(&store, &world, key, number, &mut random)
         });
-        let recovered = match killed {
+        let unsettled = match killed {
             Ok(result) => {
                 result?;
-                false
+                0..0
             }
             Err(_) => {
                 drop(store);
                 store = recover(&memory, &options, &world, &mut random)?;
-                true
+                key..key + 1
             }
         };
-        if plan.evictions {
-            lock(&world).settle_all()?;
-        } else if recovered {
+        for key in if plan.evictions { 0..keys().len() } else { unsettled } {
             lock(&world).settle(key)?;
         }
         if let Some(failure) = lock(&world).failure.take() {
@@ -299,7 +297,6 @@ fn operation(
     world: &Shared,
     key: usize,
     number: usize,
-    evictions: bool,
     random: &mut Xoshiro256PlusPlus,
 ) -> Result<(), String> {
     let bytes = &keys()[key];
@@ -329,13 +326,15 @@ fn operation(
         _ => None,
     };
     lock(world).begin_write(key, Some(value.clone()), number, expect);
+    let evicted_before = evicted(store);
     let written = store.put(bytes, &value, expect, 0);
+    // The key itself may have been evicted for its write: then it was absent.
+    let was_at = |found: u64| found == version || (found == 0 && evicted(store) > evicted_before);
     let mut world = lock(world);
     world.now += 1;
     let now = world.now;
     match written {
-        // Evicted by its own write: then it is absent.
-        Ok(_) if expect.is_some_and(|expected| expected != version && !(evictions && expected == 0)) => {
+        Ok(_) if expect.is_some_and(|expected| !was_at(expected)) => {
             Err(format!("key {key}: version {version} was replaced though {expect:?} was expected"))
         }
         Ok(version) => {
@@ -343,11 +342,13 @@ fn operation(
             world.history.end(key, now);
             world.history.version(key, version)
         }
-        Err(WriteError::VersionMismatch { found })
-            if (found == version || (evictions && found == 0)) && expect != Some(found) =>
-        {
+        Err(WriteError::VersionMismatch { found }) if was_at(found) && expect != Some(found) => {
             world.record.mismatch(now, expect.unwrap_or_default(), found);
-            world.history.undo(key)
+            world.history.undo(key)?;
+            if found != version {
+                world.history.end(key, now);
+            }
+            Ok(())
         }
         Err(WriteError::Full(_)) => {
             world.record.nothing();
@@ -393,25 +394,17 @@ impl World {
         self.mix.lengths[random.random_range(0..self.mix.lengths.len())]
     }
 
-    /// What became of the write under way to a key, by what the recovered table has.
+    /// What became of a key, by what the table has: of a write that was killed, and of evictions.
     fn settle(&mut self, key: usize) -> Result<(), String> {
         let found = self.found(key);
+        self.now += 1;
         let now = self.now;
         self.record.read(key, now, now, found.as_ref().map(|(value, version)| (*version, &value[..])));
+        let was_present = self.history.version_of(key) != 0;
+        // What a write to the key itself did, if it was killed, is not known here.
+        self.outcome.evictions += u64::from(was_present && found.is_none() && key != self.hot);
         let (state, version) = found.map_or((None, 0), |(value, version)| (Some(value), version));
         self.history.settle(key, &state, version, now)
-    }
-
-    /// What became of all keys, which may have been evicted.
-    fn settle_all(&mut self) -> Result<(), String> {
-        self.now += 1;
-        for key in 0..keys().len() {
-            let was_present = self.history.version_of(key) != 0;
-            let (state, version) = self.found(key).map_or((None, 0), |(value, version)| (Some(value), version));
-            self.outcome.evictions += u64::from(was_present && state.is_none());
-            self.history.settle_evictions(key, &state, version, self.now)?;
-        }
-        Ok(())
     }
 
     /// What the table says of a key while the server stands still, without a word to the history: that is settled with it.
