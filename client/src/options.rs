@@ -108,7 +108,7 @@ impl Default for Options {
             spin: false,
             device: "auto".to_owned(),
             queue_depth: 128,
-            buffer_pool_bytes: 4 << 20,
+            buffer_pool_bytes: 64 << 20,
             path_pause: Duration::from_secs(30),
             client_id: None,
         }
@@ -180,9 +180,10 @@ impl Options {
         self
     }
 
-    /// Memory that each session on `rdma` keeps registered for values, more or less. Values hold on to it until they are
-    /// dropped; when it is used up they are copied out of it instead. As much again is kept, on `rdma-rpc` too, for large
-    /// values that are written. Default: 4 MiB.
+    /// Memory that each session on `rdma` keeps registered for values, more or less: as much as it has needed at a time, up
+    /// to this. Values hold on to it until they are dropped; when it is used up they are copied out of it instead. A value
+    /// that does not fit into it is read into memory that is registered, which means cleared and pinned, for it alone. As
+    /// much again is kept, on `rdma-rpc` too, for large values that are written. Default: 64 MiB.
     pub fn buffer_pool_bytes(mut self, bytes: usize) -> Self {
         self.buffer_pool_bytes = bytes;
         self

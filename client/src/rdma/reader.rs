@@ -240,7 +240,7 @@ pub(super) fn on_window(lookup: &mut Lookup<'_>, fetched: &Fetched) -> Step {
 pub(super) fn end_of(step: Step, last: Fetched, kept: Fetched) -> End {
     match step {
         Step::Found(found) => match if found.kept { kept } else { last } {
-            Fetched::Bytes(buffer, range) if found.value_offset + found.value_bytes <= range.len() => {
+            Fetched::Bytes(buffer, range, _) if found.value_offset + found.value_bytes <= range.len() => {
                 End::Found(Item::new(buffer, range.start, &found), found)
             }
             _ => End::Ask,
@@ -289,7 +289,7 @@ fn drive(
 
 /// The step after an item. One that only the server can read ends the lookup.
 pub(super) fn on_item(lookup: &mut Lookup<'_>, fetched: &Fetched) -> Step {
-    if fetched.is_closed() { Step::Ask } else { lookup.on_item(fetched.bytes()) }
+    if fetched.is_closed() { Step::Ask } else { lookup.on_item_arrived(fetched.bytes(), fetched.arriving()) }
 }
 
 /// Reads all candidates in one doorbell and hands them over in their order. `last` is the one that decided.

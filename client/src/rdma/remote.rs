@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use sidestep_core::handshake::Welcome;
+use sidestep_core::layout::item::Arriving;
 use sidestep_core::layout::root::{MAX_SEGMENTS, SEGMENTS_WORD, SegmentWord};
 use sidestep_core::limits::BLOCK_BYTES;
 use sidestep_core::lookup::ItemRead;
@@ -36,8 +37,9 @@ enum Target {
 /// What a READ brought.
 #[derive(Debug, Default)]
 pub(super) enum Fetched {
-    /// In a part of a buffer: fewer bytes than asked for where the segment ends before.
-    Bytes(Buffer, Range<usize>),
+    /// In a part of a buffer: fewer bytes than asked for where the segment ends before. Of many bytes the checksum was made
+    /// while they arrived.
+    Bytes(Buffer, Range<usize>, Option<Box<Arriving>>),
     /// Nothing: it leads to no memory in use.
     #[default]
     Nothing,
@@ -48,17 +50,24 @@ pub(super) enum Fetched {
 impl Fetched {
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
-            Self::Bytes(buffer, range) => &buffer[range.clone()],
+            Self::Bytes(buffer, range, _) => &buffer[range.clone()],
             Self::Nothing | Self::Closed => &[],
         }
     }
 
     /// Gives the buffer back if it is the one that was wanted: those of the pool are filled from their first byte on.
     pub(super) fn give_back(self, wanted: &mut Option<Wanted>) {
-        if let Self::Bytes(buffer, range) = self
+        if let Self::Bytes(buffer, range, _) = self
             && range.start > 0
         {
             *wanted = Some(Wanted { buffer, at: range.start });
+        }
+    }
+
+    pub(super) fn arriving(&self) -> Option<&Arriving> {
+        match self {
+            Self::Bytes(.., arriving) => arriving.as_deref(),
+            Self::Nothing | Self::Closed => None,
         }
     }
 
@@ -96,6 +105,7 @@ pub(super) struct Remote {
     pool: BufferPool,
     segments: Vec<Segment>,
     segment_bytes: u64,
+    table_id: u64,
     /// With their tags. What leads nowhere waits for its turn here too.
     under_way: VecDeque<(u64, UnderWay)>,
     /// READs and their bytes since they were last published.
@@ -115,7 +125,8 @@ impl Remote {
         }
         let mut segments = vec![Segment::Unknown; count as usize];
         segments[0] = Segment::At { address: root.0, rkey: root.1 };
-        Ok(Self { reads, pool, segments, segment_bytes, under_way: VecDeque::new(), posted: (0, 0) })
+        let (table_id, under_way) = (welcome.table_id, VecDeque::new());
+        Ok(Self { reads, pool, segments, segment_bytes, table_id, under_way, posted: (0, 0) })
     }
 
     pub(super) fn pool(&self) -> &BufferPool {
@@ -125,12 +136,12 @@ impl Remote {
     /// Keeps what a READ brought beside the next one, which may need the buffer that is wanted.
     pub(super) fn set_aside(&self, fetched: Fetched, wanted: &mut Option<Wanted>) -> Result<Fetched, RdmaError> {
         match &fetched {
-            Fetched::Bytes(_, range) if range.start > 0 => {
+            Fetched::Bytes(_, range, _) if range.start > 0 => {
                 let bytes = range.len();
                 let mut copy = self.pool.take(bytes)?;
                 copy[..bytes].copy_from_slice(fetched.bytes());
                 fetched.give_back(wanted);
-                Ok(Fetched::Bytes(copy, 0..bytes))
+                Ok(Fetched::Bytes(copy, 0..bytes, None))
             }
             _ => Ok(fetched),
         }
@@ -234,10 +245,21 @@ impl Remote {
         let fetched = match under_way {
             UnderWay::Nothing => Fetched::Nothing,
             UnderWay::Closed => Fetched::Closed,
-            UnderWay::Bytes { at, bytes } => match self.reads.wait()? {
-                Some((_, buffer)) => Fetched::Bytes(buffer, at..at + bytes),
-                None => Fetched::Nothing,
-            },
+            UnderWay::Bytes { at, bytes } => {
+                let (table_id, mut arriving) = (self.table_id, None);
+                let on_arrived = &mut |arrived: &[u8]| {
+                    arriving.get_or_insert_with(|| Box::new(Arriving::new(table_id))).arrived(arrived);
+                };
+                match self.reads.wait_with(on_arrived)? {
+                    Some((_, buffer)) => {
+                        if let Some(arriving) = &mut arriving {
+                            arriving.arrived(&buffer[at..at + bytes]);
+                        }
+                        Fetched::Bytes(buffer, at..at + bytes, arriving)
+                    }
+                    None => Fetched::Nothing,
+                }
+            }
         };
         Ok(Some((tag, fetched)))
     }

@@ -1,6 +1,6 @@
 //! Items: a link word, a checksum, and what the checksum covers.
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use xxhash_rust::xxh3::{Xxh3, xxh3_64_with_seed};
 
 use crate::limits::{BLOCK_BYTES, MAX_KEY_BYTES};
 use crate::location::Location;
@@ -214,15 +214,69 @@ pub struct ValidItem<'b> {
     pub key: &'b [u8],
 }
 
+/// The checksum of an item whose bytes arrive one after the other: of those that are there it is made while the others
+/// travel. The same as [`checksum`], for more work where all are there at once.
+#[derive(Clone)]
+pub struct Arriving {
+    hasher: Xxh3,
+    /// Bytes of the item, once its header is there.
+    exact_bytes: Option<usize>,
+    /// Up to here it is made.
+    done: usize,
+}
+
+impl Arriving {
+    /// Of an item in the table with this id.
+    pub fn new(table_id: u64) -> Self {
+        Self { hasher: Xxh3::with_seed(table_id), exact_bytes: None, done: CHECKED_FROM }
+    }
+
+    /// These are the bytes that are there, from the item's first on: those of the last call, unchanged, and more.
+    pub fn arrived(&mut self, bytes: &[u8]) {
+        if self.exact_bytes.is_none() {
+            self.exact_bytes = Header::read(bytes).filter(Header::is_plausible).map(|header| header.exact_bytes());
+        }
+        let end = self.exact_bytes.unwrap_or(0).min(bytes.len());
+        if let Some(more) = bytes.get(self.done..end) {
+            self.hasher.update(more);
+            self.done = end;
+        }
+    }
+
+    /// The checksum, if it is that of an item of so many bytes, and made.
+    fn checksum(&self, exact_bytes: usize) -> Option<u64> {
+        (self.exact_bytes == Some(exact_bytes) && self.done == exact_bytes).then(|| self.hasher.digest())
+    }
+}
+
+impl std::fmt::Debug for Arriving {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Arriving")
+            .field("exact_bytes", &self.exact_bytes)
+            .field("done", &self.done)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Checks bytes read at a location: lengths fit them, the checksum is right, the link is about this body.
 #[inline]
 pub fn validate(bytes: &[u8], table_id: u64) -> Option<ValidItem<'_>> {
+    validate_with(bytes, |item| checksum(item, table_id))
+}
+
+/// [`validate`], with the checksum that was made while the bytes arrived.
+pub fn validate_arrived<'b>(bytes: &'b [u8], table_id: u64, arriving: &Arriving) -> Option<ValidItem<'b>> {
+    validate_with(bytes, |item| arriving.checksum(item.len()).unwrap_or_else(|| checksum(item, table_id)))
+}
+
+#[inline]
+fn validate_with(bytes: &[u8], checksum: impl FnOnce(&[u8]) -> u64) -> Option<ValidItem<'_>> {
     let header = Header::read(bytes)?;
     if !header.is_plausible() {
         return None;
     }
     let item = bytes.get(..header.exact_bytes())?;
-    if !header.link.is_about(header.checksum) || checksum(item, table_id) != header.checksum {
+    if !header.link.is_about(header.checksum) || checksum(item) != header.checksum {
         return None;
     }
     let key = &item[HEADER_BYTES..HEADER_BYTES + usize::from(header.key_bytes)];
@@ -317,6 +371,39 @@ mod tests {
                 Some(_) => assert!(bit / 8 == 7 && bit % 8 >= 6, "bit {bit} went unseen"),
             }
         }
+    }
+
+    #[test]
+    fn what_arrives_in_pieces_has_the_same_checksum() {
+        for value_bytes in [0, 1, 300, 5000] {
+            let value: Vec<u8> = (0..value_bytes).map(|i| (i * 7 + i / 251) as u8).collect();
+            let header = ComposeHeader { state: LinkState::Current, version: 1, expires_ms: 0 };
+            let mut good = Vec::new();
+            compose(&mut good, b"key", &value, header, 42);
+            // What follows in the READ is another's.
+            let mut read = good.clone();
+            read.extend([0xee; 64]);
+            for step in [1, 7, 39, 40, 1000, read.len()] {
+                let mut arriving = Arriving::new(42);
+                (step..read.len()).step_by(step).for_each(|end| arriving.arrived(&read[..end]));
+                arriving.arrived(&read);
+                assert_eq!(arriving.checksum(good.len()), Some(checksum(&good, 42)), "{value_bytes} by {step}");
+                let valid = validate_arrived(&read, 42, &arriving);
+                assert_eq!(valid.map(|item| item.key), Some(&b"key"[..]));
+            }
+        }
+    }
+
+    #[test]
+    fn a_checksum_that_is_not_made_to_the_end_is_not_believed() {
+        let mut bad = sample();
+        let mut arriving = Arriving::new(42);
+        arriving.arrived(&bad[..50]);
+        assert_eq!(arriving.checksum(bad.len()), None);
+        bad[52] ^= 1;
+        assert!(validate_arrived(&bad, 42, &arriving).is_none());
+        arriving.arrived(&bad);
+        assert!(validate_arrived(&bad, 42, &arriving).is_none());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::{CachedLocation, Geometry, MAX_HOPS, MAX_HOPS_CACHED, MAX_ROUNDS, Tra
 use crate::hash::KeyHash;
 use crate::layout::bucket::{self, SUBTABLE_BLOCKS, SlotWord, WINDOW_SLOTS};
 use crate::layout::directory::DirectoryWord;
-use crate::layout::item::{self, Header, LinkState, ValidItem};
+use crate::layout::item::{self, Arriving, Header, LinkState, ValidItem};
 use crate::limits::{BLOCK_BYTES, BLOCK_WORDS};
 use crate::location::Location;
 
@@ -286,13 +286,22 @@ impl<'k> Lookup<'k> {
     /// The item that was asked for was read. Fewer bytes than asked for are not valid.
     #[inline]
     pub fn on_item(&mut self, bytes: &[u8]) -> Step {
+        self.on_item_arrived(bytes, None)
+    }
+
+    /// The same, with the checksum that was made while the bytes arrived.
+    #[inline]
+    pub fn on_item_arrived(&mut self, bytes: &[u8], arriving: Option<&Arriving>) -> Step {
         if self.location.is_long()
             && self.asked <= BLOCK_BYTES
             && let Some(step) = self.long_body(bytes)
         {
             return step;
         }
-        let valid = item::validate(bytes, self.geometry.table_id);
+        let valid = match arriving {
+            None => item::validate(bytes, self.geometry.table_id),
+            Some(arriving) => item::validate_arrived(bytes, self.geometry.table_id, arriving),
+        };
         match self.state {
             State::Candidate => self.on_candidate(valid),
             State::Cached => self.on_cached(valid),

@@ -15,11 +15,13 @@ use parking_lot::Mutex;
 use super::memory::Registered;
 use super::{Domain, RdmaError};
 
-/// The smallest buffer, and the difference between the sizes of two classes is a factor of two.
+/// The smallest buffer.
 const SMALLEST_BYTES: usize = 256;
+/// Classes from one power of two to the next: a buffer is a quarter longer than what is asked for at most.
+const STEPS: usize = 4;
 /// Buffers are registered so many bytes at a time where they are smaller.
 const SLAB_BYTES: usize = 256 << 10;
-const CLASSES: usize = 40;
+const CLASSES: usize = 40 * STEPS;
 
 /// Buffers by size class. Cheap to clone; buffers may outlive it.
 #[derive(Clone)]
@@ -45,12 +47,15 @@ struct Slot {
 }
 
 fn class_of(bytes: usize) -> usize {
-    let bytes = bytes.max(SMALLEST_BYTES).next_power_of_two();
-    (bytes.trailing_zeros() - SMALLEST_BYTES.trailing_zeros()) as usize
+    let most = bytes.max(SMALLEST_BYTES) - 1;
+    let shift = most.ilog2() - STEPS.ilog2();
+    let first_shift = SMALLEST_BYTES.ilog2() - STEPS.ilog2() - 1;
+    (shift - first_shift) as usize * STEPS + (most >> shift) - STEPS
 }
 
 fn class_bytes(class: usize) -> usize {
-    SMALLEST_BYTES << class
+    let first_shift = (SMALLEST_BYTES.ilog2() - STEPS.ilog2() - 1) as usize;
+    (STEPS + class % STEPS + 1) << (class / STEPS + first_shift)
 }
 
 impl BufferPool {
@@ -110,7 +115,7 @@ impl BufferPool {
             self.0.registered_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
         let slot = |offset| Slot { memory: memory.clone(), offset, bytes: each, is_kept };
-        self.0.free[class].lock().extend((each..bytes).step_by(each).map(slot));
+        self.0.free[class].lock().extend((1..bytes / each).map(|index| slot(index * each)));
         Ok(slot(0))
     }
 }
@@ -160,6 +165,16 @@ impl Buffer {
         self.slot.as_ref().map_or(0, |slot| slot.bytes)
     }
 
+    /// Some of its bytes, while a device may write to others.
+    ///
+    /// # Safety
+    /// No work request that names any of them is under way for as long as the slice lives.
+    pub(super) unsafe fn arrived(&self, at: usize, bytes: usize) -> &[u8] {
+        assert!(at.checked_add(bytes).is_some_and(|end| end <= self.bytes()), "bytes outside of a buffer");
+        // SAFETY: within the mapping, as of `deref`; that nobody writes to them is the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.address().wrapping_add(at), bytes) }
+    }
+
     /// What a work request names: address and local key.
     pub(super) fn target(&self) -> (u64, u32) {
         (self.address() as u64, self.slot.as_ref().map_or(0, |slot| slot.memory.lkey()))
@@ -203,10 +218,11 @@ mod tests {
 
     #[test]
     fn classes_hold_what_they_are_asked_for() {
-        for bytes in [0, 1, 255, 256, 257, 4096, 4097, 1 << 20, (16 << 20) + 4200] {
+        for bytes in [0, 1, 255, 256, 257, 320, 321, 4096, 4097, 1 << 20, (16 << 20) + 4200, 1 << 40] {
             let class = class_of(bytes);
-            assert!(class_bytes(class) >= bytes);
-            assert!(class == 0 || class_bytes(class - 1) < bytes, "{bytes}");
+            assert!(class_bytes(class) >= bytes && class_bytes(class).is_multiple_of(64), "{bytes}");
+            assert!(class_bytes(class) <= bytes.max(SMALLEST_BYTES) * 5 / 4, "{bytes}: {}", class_bytes(class));
+            assert!(bytes < SMALLEST_BYTES || class_bytes(class - 1) < bytes, "{bytes}");
         }
     }
 }

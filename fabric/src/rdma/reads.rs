@@ -3,7 +3,8 @@
 //! A READ takes its [`Buffer`] along: until its completion has been seen it belongs to the in-flight table here,
 //! whatever becomes of the caller, and comes back with the completion. Requests of a reliable connection complete in the
 //! order in which they were posted, so only the last of a chain asks for a completion; it speaks for all before it,
-//! and gives back the places that they had in the send queue.
+//! and gives back the places that they had in the send queue. A long READ is cut into pieces, each of which asks for one:
+//! what has arrived can be looked at while the rest travels.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -78,6 +79,7 @@ impl Unconnected {
             chain: Chain::with_capacity(self.depth),
             in_flight: VecDeque::with_capacity(self.depth),
             done: VecDeque::new(),
+            arrived: 0,
             next: 0,
             // SAFETY: all of its fields are numbers, for which zero is a value.
             polled: Box::new(unsafe { std::mem::zeroed() }),
@@ -103,11 +105,12 @@ impl Chain {
         Self { targets: Vec::with_capacity(requests), requests: Vec::with_capacity(requests) }
     }
 
-    fn push(&mut self, number: u64, target: ffi::ibv_sge, remote_addr: u64, rkey: u32) {
+    fn push(&mut self, number: u64, target: ffi::ibv_sge, remote_addr: u64, rkey: u32, signalled: bool) {
         let mut request = ffi::ibv_send_wr {
             wr_id: number,
             num_sge: 1,
             opcode: ffi::ibv_wr_opcode::IBV_WR_RDMA_READ,
+            send_flags: if signalled { ffi::ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 },
             ..Default::default()
         };
         request.wr.rdma = ffi::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr, rkey };
@@ -122,7 +125,9 @@ impl Chain {
         for (i, request) in self.requests.iter_mut().enumerate() {
             request.sg_list = first_target.wrapping_add(i);
             request.next = if i == last { null_mut() } else { first.wrapping_add(i + 1) };
-            request.send_flags = if i == last { ffi::ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
+            if i == last {
+                request.send_flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED.0;
+            }
         }
         // Taken anew: the references above are gone.
         self.requests.as_mut_ptr()
@@ -137,8 +142,17 @@ impl Chain {
 /// A place of the send queue that is taken.
 struct Place {
     number: u64,
-    /// The last piece of a READ has its buffer.
-    whole: Option<(u64, Buffer)>,
+    /// Of its piece.
+    bytes: usize,
+    /// The last piece of a READ has the READ.
+    whole: Option<Whole>,
+}
+
+/// A READ: its tag, its buffer, and where in it its first byte goes.
+struct Whole {
+    tag: u64,
+    buffer: Buffer,
+    at: usize,
 }
 
 /// Posts READs and hands their buffers back. After any error it is of no use: drop it.
@@ -151,6 +165,8 @@ pub struct Reads {
     /// In the order of their numbers; those of the chain included.
     in_flight: VecDeque<Place>,
     done: VecDeque<(u64, Buffer)>,
+    /// Bytes that have arrived of the READ that the oldest place belongs to.
+    arrived: usize,
     next: u64,
     /// Where completions are put: most polls find none, and should not have to clear it first.
     polled: Box<[ffi::ibv_wc; POLLED]>,
@@ -174,7 +190,7 @@ impl Reads {
         assert!(end.is_some() && from.bytes > 0, "a READ of {} bytes into {} at {at}", from.bytes, buffer.len());
         let (local_address, lkey) = buffer.target();
         let piece_bytes = self.piece_bytes(from.bytes);
-        let mut buffer = Some(buffer);
+        let mut whole = Some(Whole { tag, buffer, at });
         let mut offset = 0;
         while offset < from.bytes {
             let bytes = piece_bytes.min(from.bytes - offset);
@@ -182,14 +198,15 @@ impl Reads {
             while self.in_flight.len() == self.depth {
                 if let Err(error) = self.ring().and_then(|()| self.reap()) {
                     // Pieces of it may be under way: the buffer stays with them.
-                    self.in_flight.push_back(Place { number: self.next, whole: buffer.map(|buffer| (tag, buffer)) });
+                    self.in_flight.push_back(Place { number: self.next, bytes: 0, whole });
                     return Err(error);
                 }
             }
             let target = ffi::ibv_sge { addr: local_address + (at + offset) as u64, length: bytes as u32, lkey };
-            self.chain.push(self.next, target, from.address.wrapping_add(offset as u64), from.rkey);
-            let whole = if is_last { buffer.take().map(|buffer| (tag, buffer)) } else { None };
-            self.in_flight.push_back(Place { number: self.next, whole });
+            let is_piece = bytes < from.bytes;
+            self.chain.push(self.next, target, from.address.wrapping_add(offset as u64), from.rkey, is_piece);
+            let whole = if is_last { whole.take() } else { None };
+            self.in_flight.push_back(Place { number: self.next, bytes, whole });
             self.next += 1;
             offset += bytes;
         }
@@ -256,9 +273,11 @@ impl Reads {
             if let Some((status, _)) = completion.error() {
                 return Err(RdmaError::completion(status));
             }
-            while self.in_flight.front().is_some_and(|place| place.number <= completion.wr_id()) {
-                if let Some(Place { whole: Some(whole), .. }) = self.in_flight.pop_front() {
-                    self.done.push_back(whole);
+            while let Some(place) = self.in_flight.pop_front_if(|place| place.number <= completion.wr_id()) {
+                self.arrived += place.bytes;
+                if let Some(Whole { tag, buffer, .. }) = place.whole {
+                    self.done.push_back((tag, buffer));
+                    self.arrived = 0;
                 }
             }
         }
@@ -270,8 +289,26 @@ impl Reads {
     /// # Errors
     /// An error completion, or none for too long: every buffer is kept until this is dropped.
     pub fn wait(&mut self) -> Result<Option<(u64, Buffer)>, RdmaError> {
+        self.wait_with(&mut |_| {})
+    }
+
+    /// The same. Of a READ in pieces (one that is longer than 256 KiB) `on_arrived` is called with the bytes from its first
+    /// on that have arrived, each time that there are more, until it is whole.
+    ///
+    /// # Errors
+    /// As [`Self::wait`].
+    pub fn wait_with(&mut self, on_arrived: &mut dyn FnMut(&[u8])) -> Result<Option<(u64, Buffer)>, RdmaError> {
         self.ring()?;
+        let mut told = 0;
         while self.done.is_empty() && !self.in_flight.is_empty() {
+            if self.arrived > told
+                && let Some(whole) = self.in_flight.iter().find_map(|place| place.whole.as_ref())
+            {
+                told = self.arrived;
+                // SAFETY: the pieces of these bytes have completed, without error, so the device writes to them no more;
+                // of the others no reference is made. The pieces were of this buffer: it is in the first place that has one.
+                on_arrived(unsafe { whole.buffer.arrived(whole.at, told) });
+            }
             self.reap()?;
         }
         Ok(self.done.pop_front())

@@ -32,13 +32,17 @@ impl Server {
     }
 
     fn on(device: &str) -> Self {
+        Self::of(device, BYTES)
+    }
+
+    fn of(device: &str, bytes: u64) -> Self {
         let port = Port::find(&device.parse().unwrap(), IpAddr::V4(Ipv4Addr::LOCALHOST)).expect("a device");
-        let region = Region::memfd(2 * BYTES).unwrap();
-        region.allocate(0, 2 * BYTES).unwrap();
-        (0..BYTES / 8).for_each(|word| region.store(word, word));
+        let region = Region::memfd(2 * bytes).unwrap();
+        region.allocate(0, 2 * bytes).unwrap();
+        (0..bytes / 8).for_each(|word| region.store(word, word));
         let domain = Domain::new(port.device()).unwrap();
         // Half of it: what is behind must stay out of reach.
-        let exposed = domain.expose(&region, 0, BYTES).unwrap();
+        let exposed = domain.expose(&region, 0, bytes).unwrap();
         let acceptor = Acceptor::new(&domain, &port).unwrap();
         Self { region, exposed, acceptor, port }
     }
@@ -94,6 +98,35 @@ fn a_long_read_comes_in_pieces_and_whole() {
         let (_, buffer) = reads.wait().unwrap().unwrap();
         assert!((0..BYTES as usize / 8).all(|i| word_at(&buffer, i) == i as u64));
     }
+}
+
+/// Two of them, one behind the other: each is told of by itself.
+#[test]
+#[ignore = "needs an RDMA device: scripts/guest"]
+fn what_has_arrived_of_a_long_read_is_there() {
+    const AT: usize = 512;
+    // So long that Soft-RoCE does not read it in one go.
+    const LONG: usize = 16 << 20;
+    let server = Server::of("auto", LONG as u64);
+    let (mut reads, pool, _accepted) = server.reader(128);
+    for (tag, skipped) in [(1, 0), (2, 8)] {
+        let bytes = LONG - skipped;
+        reads.push(tag, pool.take(AT + bytes).unwrap(), AT, server.range(skipped as u64, bytes)).unwrap();
+    }
+    let mut told = 0;
+    for (tag, first) in [(1, 0), (2, 1)] {
+        let mut seen = 0;
+        let on_arrived = &mut |arrived: &[u8]| {
+            assert!(arrived.len() > seen && arrived.len() < LONG, "{} after {seen}", arrived.len());
+            let words = arrived.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+            assert!(words.eq(first..first + arrived.len() as u64 / 8), "bytes that have not arrived");
+            seen = arrived.len();
+            told += 1;
+        };
+        let (found, buffer) = reads.wait_with(on_arrived).unwrap().unwrap();
+        assert_eq!((found, word_at(&buffer, AT / 8)), (tag, first));
+    }
+    assert!(told > 0, "nothing was told before it was whole");
 }
 
 #[test]
