@@ -8,8 +8,9 @@ use crate::error::BenchError;
 
 /// Widths of the pictures: class, what to add to the name of the file that holds it.
 pub(crate) const FORMS: [(&str, &str); 2] = [("desk", ""), ("phone", "-phone")];
-/// Room for the title of a panel.
-const TITLE_HEIGHT: u32 = 26;
+/// Height of a line of a panel's title, and the most that a letter of it takes of the width on average.
+const TITLE_LINE_HEIGHT: u32 = 20;
+const TITLE_LETTER_WIDTH: u32 = 9;
 
 /// A line: its name, and for each point (x, y, ends of the interval of y, whether it is to be marked).
 #[derive(Clone, Debug)]
@@ -125,13 +126,17 @@ pub(crate) fn panels(form: &str, panels: &[(String, String)]) -> String {
         let end = pictures[start..].find("</svg>").map_or(pictures.len(), |at| start + at + "</svg>".len());
         let picture = &pictures[start..end];
         width = width.max(attribute(picture, "width"));
-        let title = super::html::escaped(title);
-        body.push_str(&format!(
-            "<text x=\"8\" y=\"{}\" font-family=\"sans-serif\" font-size=\"15\" font-weight=\"bold\" \
-             fill=\"currentColor\">{title}</text>\n",
-            below + 16
-        ));
-        below += TITLE_HEIGHT;
+        let columns = attribute(picture, "width").saturating_sub(16) / TITLE_LETTER_WIDTH;
+        for line in textwrap::wrap(title, columns as usize) {
+            body.push_str(&format!(
+                "<text x=\"8\" y=\"{}\" font-family=\"sans-serif\" font-size=\"15\" font-weight=\"bold\" \
+                 fill=\"currentColor\">{}</text>\n",
+                below + 16,
+                super::html::escaped(&line)
+            ));
+            below += TITLE_LINE_HEIGHT;
+        }
+        below += 6;
         body.push_str(&picture.replacen("<svg ", &format!("<svg y=\"{below}\" "), 1));
         body.push('\n');
         below += attribute(picture, "height") + 8;
@@ -152,6 +157,15 @@ fn attribute(svg: &str, name: &str) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_title_is_wrapped_to_the_width_of_its_picture() {
+        let picture = |class, width| format!("<svg class=\"{class}\" width=\"{width}\" height=\"100\"></svg>");
+        let pictures = picture("desk", 760) + &picture("phone", 328);
+        let title = "operations per second against the share of reads (software RDMA: functional only)".to_owned();
+        let titles = |form| panels(form, &[(title.clone(), pictures.clone())]).matches("<text ").count();
+        assert_eq!((titles("desk"), titles("phone")), (1, 3));
+    }
 
     #[test]
     fn every_kind_of_axis_and_two_panels() {
