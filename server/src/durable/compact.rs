@@ -13,6 +13,7 @@ use tracing::{info, warn};
 
 use super::folder::Folder;
 use super::queue::{Order, Queue};
+use super::writer::source;
 use crate::backing::Backing;
 use crate::store::{JournalFrom, Store};
 
@@ -153,7 +154,8 @@ impl<M: Backing> Compactor<M> {
         let (answer, dropped) = crossbeam_channel::bounded(1);
         // Whatever waits is written before it.
         self.queue.order(Order::DropBefore(base, answer));
-        self.answer(&dropped)?;
+        // With the old segments comes back what was deleted or evicted without a record: a start must not serve then.
+        self.answer(&dropped)?.map_err(|error| format!("{error}: {}", source(&error)))?;
         self.bell.compacted(self.live_bytes());
         Ok(())
     }

@@ -355,6 +355,9 @@ impl Drop for Log {
 mod crash_tests;
 
 #[cfg(test)]
+mod fault_tests;
+
+#[cfg(test)]
 mod start_tests;
 
 #[cfg(test)]

@@ -72,8 +72,9 @@ impl Batch {
 pub(super) enum Order {
     /// Begin a new segment, after everything that is waiting. Answered with its number.
     Rotate(Sender<u64>),
-    /// Nothing before this segment is needed any more.
-    DropBefore(u64, Sender<()>),
+    /// Nothing before this segment is needed any more. Answered when that is on the disk and the others are gone, or with
+    /// why not.
+    DropBefore(u64, Sender<Result<(), LogError>>),
 }
 
 /// Something to do for the writing thread.

@@ -1,9 +1,11 @@
-//! Everything that a log does to its disk, in order, and what the disk may have of it when the machine goes down. For tests.
+//! Everything that a log does to its disk, in order, and what the disk may have of it when the machine goes down. For tests,
+//! which can also have the disk refuse something.
 //!
 //! Between two syncs of a file nothing is ordered: each sector of what was written since may be there, or not, or torn. The
 //! same holds for names that were given or taken since the folder was last synced.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
@@ -20,7 +22,8 @@ const SECTOR: usize = 512;
 /// Tapes of folders.
 static TAPES: LazyLock<Mutex<HashMap<PathBuf, Arc<Tape>>>> = LazyLock::new(Mutex::default);
 
-/// Something that was done. Files are known by their names without an ending, which is never used twice.
+/// Something that was done. Files are known by their names without an ending, which is used twice only where the disk has
+/// refused.
 #[derive(Clone, Debug)]
 pub(super) enum Event {
     Write(String, u64, Vec<u8>),
@@ -36,6 +39,17 @@ pub(super) enum Event {
 #[derive(Debug, Default)]
 pub(super) struct Tape {
     events: Mutex<Vec<Event>>,
+    refusal: Mutex<Refusal>,
+}
+
+/// What the disk refuses, if anything.
+#[derive(Default)]
+struct Refusal(Option<Box<dyn FnMut(&Event) -> bool + Send>>);
+
+impl fmt::Debug for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Refusal").field(&self.0.is_some()).finish()
+    }
 }
 
 impl Tape {
@@ -52,6 +66,15 @@ impl Tape {
         self.events.lock().push(event);
     }
 
+    /// From now on the disk refuses this, as one that is full. It is asked before each write, length and sync.
+    pub(super) fn refuse(&self, is_refused: impl FnMut(&Event) -> bool + Send + 'static) {
+        *self.refusal.lock() = Refusal(Some(Box::new(is_refused)));
+    }
+
+    fn refuses(&self, event: &Event) -> bool {
+        self.refusal.lock().0.as_mut().is_some_and(|is_refused| is_refused(event))
+    }
+
     pub(super) fn len(&self) -> usize {
         self.events.lock().len()
     }
@@ -61,11 +84,27 @@ impl Tape {
     }
 }
 
+fn tape_of(path: &Path) -> Option<(Arc<Tape>, String)> {
+    let tape = path.parent().and_then(|folder| TAPES.lock().get(folder).cloned())?;
+    Some((tape, path.file_stem()?.to_string_lossy().into_owned()))
+}
+
 fn note(path: &Path, event: impl FnOnce(String) -> Event) {
-    let tape = path.parent().and_then(|folder| TAPES.lock().get(folder).cloned());
-    if let (Some(tape), Some(stem)) = (tape, path.file_stem()) {
-        tape.push(event(stem.to_string_lossy().into_owned()));
+    if let Some((tape, file)) = tape_of(path) {
+        tape.push(event(file));
     }
+}
+
+/// Does something and notes it, unless the disk is to refuse it.
+fn attempt(path: &Path, event: impl FnOnce(String) -> Event, act: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let Some((tape, file)) = tape_of(path) else { return act() };
+    let event = event(file);
+    if tape.refuses(&event) {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    act()?;
+    tape.push(event);
+    Ok(())
 }
 
 /// A segment has its name, and that is on the disk.
@@ -102,21 +141,15 @@ impl StorageBackend for Taped {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.disk.set_len(len)?;
-        note(&self.path, |file| Event::SetLen(file, len));
-        Ok(())
+        attempt(&self.path, |file| Event::SetLen(file, len), || self.disk.set_len(len))
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.disk.sync_data()?;
-        note(&self.path, Event::Sync);
-        Ok(())
+        attempt(&self.path, Event::Sync, || self.disk.sync_data())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.disk.write(offset, data)?;
-        note(&self.path, |file| Event::Write(file, offset, data.to_vec()));
-        Ok(())
+        attempt(&self.path, |file| Event::Write(file, offset, data.to_vec()), || self.disk.write(offset, data))
     }
 }
 

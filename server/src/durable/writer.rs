@@ -132,30 +132,29 @@ impl Writer {
         Ok(())
     }
 
-    fn rotate(&mut self) {
-        if let Err(error) = self.begin_segment(self.queue.durable()) {
-            // The old one goes on.
-            warn!(%error, source = source(&error), "the log cannot begin a new segment");
+    /// Whether there is a new segment. Else the old one goes on.
+    fn rotate(&mut self) -> bool {
+        let begun = self.begin_segment(self.queue.durable());
+        if let Err(error) = &begun {
+            warn!(%error, source = source(error), "the log cannot begin a new segment");
         }
         self.measure();
+        begun.is_ok()
     }
 
+    /// Answers, if whoever asked has not gone.
     fn obey(&mut self, order: Order) {
         match order {
             Order::Rotate(answer) => {
-                self.rotate();
-                if self.segment_bytes == 0 {
-                    // Whoever asked may have gone.
+                // One that has a record is no answer, not even that of the start's own: what is put in now may lack its key.
+                if self.rotate() {
                     let _ = answer.send(self.segment.facts().number);
                 }
             }
             Order::DropBefore(base, answer) => {
                 let dropped = self.segment.set_base(base).and_then(|()| self.folder.remove_before(base));
-                if let Err(error) = dropped {
-                    warn!(%error, source = source(&error), "old segments of the log cannot be removed");
-                }
                 self.measure();
-                let _ = answer.send(());
+                let _ = answer.send(dropped);
             }
         }
     }

@@ -1,0 +1,77 @@
+//! A disk that refuses something, and what it comes to.
+
+use sidestep_fabric::region::Region;
+
+use super::tape::{Event, Tape};
+use super::*;
+use crate::store::{Got, StoreOptions};
+
+fn open(folder: &Path) -> Stored {
+    Stored::open(&LogConfig { path: folder.to_owned(), sync: SyncMode::Always }).unwrap()
+}
+
+fn new_store() -> Arc<Store<Region>> {
+    Store::create(Region::memfd(64 << 20).unwrap(), &StoreOptions::default()).unwrap()
+}
+
+fn has(store: &Store<Region>, key: &[u8]) -> bool {
+    !matches!(store.get(key, &crossbeam_epoch::pin(), usize::MAX, &mut Vec::new()), Got::Absent)
+}
+
+/// The table that a start makes of the log.
+fn rebuilt(folder: &Path) -> Arc<Store<Region>> {
+    let store = new_store();
+    open(folder).rebuild(&store).unwrap();
+    store
+}
+
+fn contains(data: &[u8], part: &[u8]) -> bool {
+    data.windows(part.len()).any(|found| found == part)
+}
+
+/// Everything that is written once the table's own item is synced: that is, that the old segments are not needed.
+fn refuse_the_end_of_the_compaction(tape: &Tape) {
+    let (mut is_written, mut is_synced) = (false, false);
+    tape.refuse(move |event| {
+        match event {
+            Event::Write(_, _, data) if !is_synced => is_written |= contains(data, b"of the table"),
+            Event::Sync(_) => is_synced |= is_written,
+            _ => {}
+        }
+        is_synced && matches!(event, Event::Write(..))
+    });
+}
+
+/// The segment that the compaction would begin: of the two before, the start has made one.
+fn refuse_the_third_segment(tape: &Tape) {
+    tape.refuse(|event| matches!(event, Event::SetLen(file, _) | Event::Write(file, ..) if file.ends_with("03")));
+}
+
+/// The log has a key that was deleted since, and the table, which is ahead, does not. As long as the old segments are
+/// needed the key is in what a crash of the machine leaves.
+#[test]
+fn a_start_that_cannot_do_without_the_old_segments_ends_with_an_error() {
+    for refuse in [refuse_the_third_segment, refuse_the_end_of_the_compaction] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = new_store();
+        let before = open(folder.path()).begin(&store).unwrap();
+        store.put(b"deleted", b"1", None, 0).unwrap();
+        drop(before);
+        let table = || {
+            let table = new_store();
+            table.put(b"a key", b"of the table", None, 0).unwrap();
+            table
+        };
+        let tape = Tape::of(folder.path());
+        refuse(&tape);
+        let started = open(folder.path()).go_on(&table(), true).map(drop);
+        tape.refuse(|_| false);
+        let what =
+            format!("{started:?}, and a crash brings the key back: {}", has(&rebuilt(folder.path()), b"deleted"));
+        assert!(matches!(started, Err(LogError::Copy { .. })), "{what}");
+        drop(open(folder.path()).go_on(&table(), true).unwrap());
+        let after = rebuilt(folder.path());
+        assert!(!has(&after, b"deleted") && has(&after, b"a key"));
+        Tape::end(folder.path());
+    }
+}
