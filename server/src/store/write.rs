@@ -32,6 +32,14 @@ pub(super) struct Place {
     pub(super) header: Header,
 }
 
+/// What is to be a key's item.
+struct New<'k> {
+    key: &'k [u8],
+    hash: KeyHash,
+    location: Location,
+    expires_ms: u64,
+}
+
 /// How a new item gets into its extent once its version is known. Returns the checksum.
 pub(super) trait Body {
     /// Writes (what is not written yet of) the item with this link state and version.
@@ -195,21 +203,18 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         body: &mut dyn Body,
     ) -> Result<u64, WriteError> {
         let hash = self.hash(key);
+        let new = New { key, hash, location, expires_ms };
         let mut locked = self.lock_subtable(hash);
         loop {
             match self.find(&locked, key, hash) {
                 Ok(old) => {
                     let live = if self.is_expired(old.header.expires_ms) { 0 } else { old.header.version };
                     self.check_version(expect, live)?;
-                    let version = self.update(&locked, &old, hash, location, expires_ms, body);
-                    self.journal_put(key, version, expires_ms, body);
-                    return Ok(version);
+                    return Ok(self.update(&locked, &old, &new, body));
                 }
                 Err(Some(slot)) => {
                     self.check_version(expect, 0)?;
-                    let version = self.insert(&mut locked, slot, hash, location, expires_ms, body);
-                    self.journal_put(key, version, expires_ms, body);
-                    return Ok(version);
+                    return Ok(self.insert(&mut locked, slot, &new, body));
                 }
                 Err(None) => {
                     self.check_version(expect, 0)?;
@@ -231,9 +236,11 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         }
     }
 
-    fn journal_put(&self, key: &[u8], version: u64, expires_ms: u64, body: &mut dyn Body) {
+    /// Before anybody can see the item: what is written because of it is in the journal behind it. Nothing refuses it any
+    /// more.
+    fn journal_put(&self, new: &New<'_>, version: u64, body: &mut dyn Body) {
         if let Some(journal) = self.journal.get() {
-            journal.put(key, body.value(), version, expires_ms);
+            journal.put(new.key, body.value(), version, new.expires_ms);
         }
     }
 
@@ -243,18 +250,12 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         old.max(self.version_floor) + 1
     }
 
-    fn update(
-        &self,
-        locked: &Locked<'_>,
-        old: &Place,
-        hash: KeyHash,
-        location: Location,
-        expires_ms: u64,
-        body: &mut dyn Body,
-    ) -> u64 {
+    fn update(&self, locked: &Locked<'_>, old: &Place, new: &New<'_>, body: &mut dyn Body) -> u64 {
+        let New { hash, location, expires_ms, .. } = *new;
         let version = self.version_after(old.header.version);
         self.raise_ceiling(version);
         let checksum = body.write(ComposeHeader { state: LinkState::Pending, version, expires_ms });
+        self.journal_put(new, version, body);
         self.memory.store(old.location.word(), Link::forward(old.header.checksum, location).0);
         self.memory.store(location.word(), Link::bound(LinkState::Current, checksum).0);
         self.memory.store(old.slot, SlotWord::new(locked.entry.depth(), hash.fingerprint(), location).0);
@@ -265,20 +266,14 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         version
     }
 
-    fn insert(
-        &self,
-        locked: &mut Locked<'_>,
-        slot: u64,
-        hash: KeyHash,
-        location: Location,
-        expires_ms: u64,
-        body: &mut dyn Body,
-    ) -> u64 {
+    fn insert(&self, locked: &mut Locked<'_>, slot: u64, new: &New<'_>, body: &mut dyn Body) -> u64 {
+        let New { hash, location, expires_ms, .. } = *new;
         let version = body.insert_version(*locked.floor);
         self.raise_ceiling(version);
         // Lower only where a log gives an item its version back.
         *locked.floor = (*locked.floor).max(version);
         let checksum = body.write(ComposeHeader { state: LinkState::Dead, version, expires_ms });
+        self.journal_put(new, version, body);
         self.memory.store(slot, SlotWord::new(locked.entry.depth(), hash.fingerprint(), location).0);
         self.memory.store(location.word(), Link::bound(LinkState::Current, checksum).0);
         self.note_expiry(locked.entry.address(), expires_ms);
