@@ -16,6 +16,9 @@ const LIMIT_BYTES: usize = 256 << 10;
 /// A sent front of this size is cut off a buffer that does not get empty.
 const CUT_BYTES: usize = 64 << 10;
 
+/// Replies to writes that say what the table has. All others say why nothing was looked at, and are certain.
+const TELLS_OF_THE_TABLE: [Status; 3] = [Status::Ok, Status::NotFound, Status::VersionMismatch];
+
 /// A value that follows `at` bytes of the buffer.
 #[derive(Debug)]
 struct Held {
@@ -155,15 +158,17 @@ impl Output {
     }
 
     /// Opens what the log has come to. While the disk refuses nobody knows whether what waits for it will be there after a
-    /// crash: such writes are told to have an unknown outcome.
+    /// crash: such writes are told to have an unknown outcome. So are those that changed nothing for what they found: that
+    /// it is so rests on writes which wait as well.
     pub(crate) fn open_gates(&mut self, log: LogState) {
         while let Some(gate) = self.gates.front() {
             if gate.record > log.durable {
                 if !log.is_failing {
                     break;
                 }
-                if self.buffer[gate.at] == Status::Ok as u8 {
-                    self.buffer[gate.at] = Status::OutcomeUnknown as u8;
+                let status = &mut self.buffer[gate.at];
+                if TELLS_OF_THE_TABLE.iter().any(|&told| told as u8 == *status) {
+                    *status = Status::OutcomeUnknown as u8;
                 }
             }
             self.gates.pop_front();

@@ -316,6 +316,22 @@ fn a_reply_to_a_write_waits_for_the_disk_and_so_do_those_behind_it() {
     output.wait_for(21);
     output.reply(5, Status::Full, 0, b"");
     assert_eq!(received(&mut output, 19, true), [(unknown, 3), (ok, 4), (Status::Full as u8, 5)]);
+    // So may what a write found that has changed nothing.
+    let found = [Status::NotFound, Status::VersionMismatch];
+    for (id, status) in (5..).zip(found) {
+        output.wait_for(21);
+        output.reply(id, status, 7, b"");
+    }
+    assert_eq!(
+        received(&mut output, 21, true),
+        found.map(|status| status as u8).into_iter().zip(5..).collect::<Vec<_>>()
+    );
+    for (id, status) in (5..).zip(found) {
+        output.wait_for(22);
+        output.reply(id, status, 7, b"");
+    }
+    output.reply(7, Status::NotFound, 0, b"");
+    assert_eq!(received(&mut output, 21, true), [(unknown, 5), (unknown, 6), (Status::NotFound as u8, 7)]);
     assert!(output.is_empty() && !output.is_waiting());
     // A reply that is put off takes its gate along.
     let mark = output.mark();
