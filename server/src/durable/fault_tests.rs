@@ -1,10 +1,15 @@
 //! A disk that refuses something, and what it comes to.
 
+use std::time::Instant;
+
 use sidestep_fabric::region::Region;
 
 use super::tape::{Event, Tape};
 use super::*;
 use crate::store::{Got, StoreOptions};
+
+/// A bound, not a pace.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn open(folder: &Path) -> Stored {
     Stored::open(&LogConfig { path: folder.to_owned(), sync: SyncMode::Always }).unwrap()
@@ -27,6 +32,14 @@ fn rebuilt(folder: &Path) -> Arc<Store<Region>> {
 
 fn contains(data: &[u8], part: &[u8]) -> bool {
     data.windows(part.len()).any(|found| found == part)
+}
+
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !holds() {
+        assert!(since.elapsed() < PATIENCE, "not in time: {what}");
+        std::thread::yield_now();
+    }
 }
 
 /// Everything that is written once the table's own item is synced: that is, that the old segments are not needed.
@@ -74,4 +87,25 @@ fn a_start_that_cannot_do_without_the_old_segments_ends_with_an_error() {
         assert!(!has(&after, b"deleted") && has(&after, b"a key"));
         Tape::end(folder.path());
     }
+}
+
+/// As on a full disk, where each try would take a part of what was freed.
+#[test]
+fn a_batch_that_is_refused_again_and_again_takes_no_more_room() {
+    let folder = tempfile::tempdir().unwrap();
+    let (tape, store) = (Tape::of(folder.path()), new_store());
+    let (log, compactor) = open(folder.path()).begin(&store).unwrap();
+    store.put(b"first", b"1", None, 0).unwrap();
+    until("a sync", || log.queue.durable() == 1);
+    tape.refuse(|event| matches!(event, Event::Write(_, _, data) if contains(data, b"refused")));
+    store.put(b"second", b"refused", None, 0).unwrap();
+    until("five tries", || log.queue.counters.failures.load(Ordering::Relaxed) >= 5);
+    let segments = compactor.folder.segments().unwrap();
+    tape.refuse(|_| false);
+    until("a disk that takes it", || log.queue.durable() == 2);
+    store.put(b"third", b"1", None, 0).unwrap();
+    drop((log, compactor));
+    assert_eq!(segments, [1, 2]);
+    assert_eq!(rebuilt(folder.path()).keys(), 3);
+    Tape::end(folder.path());
 }

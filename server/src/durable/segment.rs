@@ -69,7 +69,7 @@ fn cell_seed(facts: &Facts, cell: u64) -> u64 {
 }
 
 impl Segment {
-    /// Makes a new one, under another name until it is whole.
+    /// Makes a new one, under another name until it is whole. One that has its name goes then.
     pub(super) fn create(path: &Path, facts: Facts, counters: &Arc<Counters>) -> Result<Self, LogError> {
         let new = path.with_extension("new");
         let made = Self::create_at(&new, facts, counters).and_then(|segment| {
@@ -155,6 +155,11 @@ impl Segment {
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether no batch was added.
+    pub(super) fn is_empty(&self) -> bool {
+        self.cells == 0
     }
 
     /// Adds a batch, synced when this returns. After an error the segment takes no more.

@@ -113,10 +113,13 @@ impl Writer {
     }
 
     /// After a failure the engine trusts its file no more: the batch goes to a new segment. If the old one has it too, it
-    /// is not followed: the new one begins with the same record.
+    /// is not followed: the new one begins with the same record. Where the old one was begun for this batch it has nothing
+    /// else, and the new one takes its place: each try would keep some of the room that a full disk has again.
     fn try_write(&mut self, batch: &Batch, is_repeat: bool) -> Result<(), LogError> {
         if is_repeat {
-            self.begin_segment(batch.first)?;
+            let number = self.segment.facts().number;
+            let is_in_place = self.segment.is_empty() && self.segment.facts().first == batch.first;
+            self.begin_segment(if is_in_place { number } else { number + 1 }, batch.first)?;
         }
         self.folder.set_tail(Tail { synced: batch.first, begun: batch.end() });
         let system_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
@@ -124,8 +127,7 @@ impl Writer {
         self.segment.append(batch, self.clock_ms)
     }
 
-    fn begin_segment(&mut self, first: u64) -> Result<(), LogError> {
-        let number = self.segment.facts().number + 1;
+    fn begin_segment(&mut self, number: u64, first: u64) -> Result<(), LogError> {
         let facts = Facts { number, first, ceiling: self.queue.ceiling(), ..*self.segment.facts() };
         self.segment = Segment::create(&self.folder.segment(number), facts, &self.queue.counters)?;
         self.segment_bytes = 0;
@@ -134,7 +136,7 @@ impl Writer {
 
     /// Whether there is a new segment. Else the old one goes on.
     fn rotate(&mut self) -> bool {
-        let begun = self.begin_segment(self.queue.durable());
+        let begun = self.begin_segment(self.segment.facts().number + 1, self.queue.durable());
         if let Err(error) = &begun {
             warn!(%error, source = source(error), "the log cannot begin a new segment");
         }
