@@ -234,6 +234,14 @@ fn versions_go_on_above_all_that_were_given() {
     }
 }
 
+/// The rest of the file is looked through all the same, and the new table has the file's size.
+#[test]
+fn a_root_that_says_too_little_memory_costs_nothing() {
+    let (written, _) = damaged(1, |file, _, _| file.store(root::MEMORY_BYTES_WORD, 1 << 20));
+    written.repair(&BTreeSet::new()).nothing_lost();
+    assert_eq!(std::fs::metadata(written.table()).expect("a table").len(), 8 << 20);
+}
+
 #[test]
 fn of_a_truncated_file_what_is_there_is_kept() {
     for part in [2, 5] {

@@ -14,7 +14,7 @@ use crate::store::Root;
 pub(super) struct Items<'m, M> {
     pub(super) memory: &'m M,
     table_id: u64,
-    /// Of the table, as far as the file goes.
+    /// Of the file.
     pub(super) blocks: u64,
     longest_blocks: u64,
     /// Of all items that were whole.
@@ -24,11 +24,11 @@ pub(super) struct Items<'m, M> {
 
 impl<'m, M: Memory> Items<'m, M> {
     pub(super) fn new(memory: &'m M, root: &Root) -> Self {
-        let bytes = root.memory_bytes.min(memory.words() * 8);
         Self {
             memory,
             table_id: root.table_id,
-            blocks: bytes / BLOCK_BYTES as u64,
+            // Whatever the root says of its length, which may be what is damaged: an item proves itself.
+            blocks: memory.words() * 8 / BLOCK_BYTES as u64,
             longest_blocks: root.segment_bytes / BLOCK_BYTES as u64,
             highest_version: 0,
             body: Vec::new(),

@@ -64,6 +64,19 @@ fn an_update_that_a_kill_left_open_is_finished() {
     assert!(report.losses.is_empty() && report.keys_without_slot == 0, "{report:?}");
 }
 
+/// The rest of the file is looked through all the same, and the new table has the file's size.
+#[test]
+fn a_root_that_says_too_little_memory_costs_nothing() {
+    let store = small(SMALL);
+    let mut keys = 0u64;
+    while store.put(&keys.to_le_bytes(), &[7; 1000], None, 0).is_ok() {
+        keys += 1;
+    }
+    store.memory().store(root::MEMORY_BYTES_WORD, SMALL / 4);
+    let (after, report) = repaired(store.memory());
+    assert_eq!((after.keys(), report.losses.len(), report.index_problems), (keys, 0, 0));
+}
+
 #[test]
 fn what_has_expired_does_not_come_back_and_what_has_not_keeps_its_end() {
     let store = small(SMALL);
