@@ -42,7 +42,7 @@ pub struct Server<M: Backing = Region> {
     /// After everyone who writes.
     log: Option<Log>,
     /// Last, so that the folder is free only when nothing writes to the table any more.
-    _folder: Option<Folder>,
+    folder: Option<Folder>,
 }
 
 impl Server {
@@ -113,7 +113,7 @@ impl<M: Backing> Server<M> {
             upkeep: None,
             exporter,
             log,
-            _folder: lock,
+            folder: lock,
         };
         // From here on dropping the server ends the threads that run already.
         let failed = |source| ServerError::Thread { what: "upkeep of the table", source };
@@ -240,16 +240,34 @@ impl<M: Backing> Server<M> {
             self.service.store.retire_memory();
         }
         self.upkeep = None;
-        let unlogged = self.log.take().map_or(0, Log::end);
-        if unlogged > 0 {
-            error!(writes = unlogged, "ended with writes that are not in the log: its disk does not take them");
-        }
+        let unlogged = self.log.take().map_or(0, |log| self.end_log(log));
         if let Some(shm) = self.shm.take() {
             shm.stop();
         }
         self.exporter = None;
         if running {
             info!("stopped");
+        }
+        unlogged
+    }
+}
+
+impl<M: Backing> Server<M> {
+    /// Returns how many writes the log's disk has refused to the end. A table in a file has them.
+    fn end_log(&self, log: Log) -> u64 {
+        let id = log.id();
+        let unlogged = log.end();
+        if unlogged > 0 {
+            error!(writes = unlogged, "ended with writes that are not in the log: its disk does not take them");
+            match self.folder.as_ref().map(|folder| folder.keep_whole(&self.service.store, id)) {
+                None => {}
+                Some(Ok(())) => {
+                    info!("the table, which has them, is on the disk: the next start puts them into the log")
+                }
+                Some(Err(error)) => {
+                    error!(%error, "the table, which has them, may not be on the disk: do not start the machine anew before the server");
+                }
+            }
         }
         unlogged
     }

@@ -16,7 +16,7 @@ use crate::backing::Backing;
 use crate::config::{Config, DEFAULT_MEMORY_BYTES};
 use crate::durable::{Log, LogConfig, Stored};
 use crate::error::ServerError;
-use crate::pairing;
+use crate::pairing::{self, State};
 use crate::size::ByteSize;
 use crate::store::{HEAD_WORDS, Root, Store, StoreOptions};
 
@@ -24,6 +24,8 @@ use crate::store::{HEAD_WORDS, Root, Store, StoreOptions};
 pub const FILE_NAME: &str = "table.sidestep";
 /// Name of a file that is not a whole table yet.
 pub(crate) const NEW_FILE_NAME: &str = "table.sidestep.new";
+/// Name of the last table in whose place one was made from the log.
+const OLD_FILE_NAME: &str = "table.sidestep.old";
 
 /// An open table.
 #[derive(Debug)]
@@ -65,6 +67,12 @@ impl Folder {
     pub(crate) fn table(&self) -> PathBuf {
         self.path.join(FILE_NAME)
     }
+
+    /// Has the table's file on the disk, and notes that it is, for a log that has less. Nobody writes to the table any more.
+    pub(crate) fn keep_whole<M: Backing>(&self, store: &Store<M>, log: u64) -> Result<(), ServerError> {
+        rustix::fs::fsync(store.memory().region().fd()).map_err(|errno| folder_error(&self.path, errno.into()))?;
+        pairing::write(&self.path, log, State::Whole, store.boot_id())
+    }
 }
 
 /// Opens the table of the configuration, or makes it, and its log.
@@ -85,6 +93,7 @@ pub(crate) fn open<M: Backing>(config: &Config, wrap: impl FnOnce(Region) -> M) 
             let pages = region.advise_huge_pages();
             let store = Store::create(wrap(region), &options)?;
             fill(&store, stored.as_mut())?;
+            stored.iter().try_for_each(|log| log.set_lives(&[store.boot_id()]))?;
             let log = stored.map(|stored| stored.go_on(&store, false)).transpose()?;
             (store, "memfd".to_owned(), pages, None, log)
         }
@@ -93,19 +102,26 @@ pub(crate) fn open<M: Backing>(config: &Config, wrap: impl FnOnce(Region) -> M) 
             let folder = Folder::lock(path, FileLock::exclusive)?;
             let table = folder.table();
             let is_there = table.try_exists().map_err(|source| folder_error(path, source))?;
-            let (store, pages, log) = if is_there && pairing::is_believed(path, stored.as_ref())? {
-                let (store, pages) = recover(&table, config, &options, wrap)?;
-                stored.iter().try_for_each(|log| pairing::check(path, log, store.table_id()))?;
-                let id = stored.as_ref().map(Stored::id);
-                let log = stored.map(|stored| stored.go_on(&store, true)).transpose()?;
-                // Only now: with it the log is believed after a crash of the machine.
-                pairing::write(path, id)?;
-                (store, pages, log)
+            let life = if is_there { life_of(&table)? } else { None };
+            let is_believed = match &stored {
+                Some(log) if is_there => pairing::is_believed(path, life, log)?,
+                _ => is_there,
+            };
+            let (store, pages, log) = if is_believed {
+                take_up(&folder, config, options, wrap, stored)?
             } else {
-                let (store, pages) = create_file(&folder, memory_bytes, &options, wrap, stored.as_mut())?;
+                let (store, pages) = create_file(&folder, is_there, memory_bytes, &options, wrap, stored.as_mut())?;
                 let log = stored.map(|stored| stored.go_on(&store, false)).transpose()?;
                 (store, pages, log)
             };
+            match &log {
+                // Only now: with it the log is believed after a crash of the machine.
+                Some(log) => {
+                    pairing::write(path, log.id(), State::Written, store.boot_id())?;
+                    log.settle(store.boot_id())?;
+                }
+                None => _ = pairing::part(path)?,
+            }
             (store, table.display().to_string(), pages, Some(folder), log)
         }
     };
@@ -120,14 +136,43 @@ pub(crate) fn open<M: Backing>(config: &Config, wrap: impl FnOnce(Region) -> M) 
     Ok(Table { store, description, lock, log })
 }
 
-/// Takes up the table in a file.
+/// The life that a file's table names, if it is one.
+fn life_of(table: &Path) -> Result<Option<u64>, ServerError> {
+    let (_, head, file_bytes) = look_at(table)?;
+    Ok(Root::parse(head, file_bytes).ok().map(|root| root.boot_id))
+}
+
+/// What [`take_up`] gives.
+type TakenUp<M> = (Arc<Store<M>>, HugePages, Option<Log>);
+
+/// Takes up the table in a file, and puts into its log what the log has not.
+fn take_up<M: Backing>(
+    folder: &Folder,
+    config: &Config,
+    mut options: StoreOptions,
+    wrap: impl FnOnce(Region) -> M,
+    log: Option<Stored>,
+) -> Result<TakenUp<M>, ServerError> {
+    let root = check_head(&folder.table(), config)?;
+    if let Some(log) = &log {
+        let new = getrandom::u64().map_err(|error| folder_error(&folder.path, io::Error::other(error.to_string())))?;
+        let noted = pairing::noted_life(&folder.path, log)?;
+        log.set_lives(&[noted.unwrap_or(root.boot_id), root.boot_id, new])?;
+        if log.is_empty() {
+            pairing::write(&folder.path, log.id(), State::Filling, root.boot_id)?;
+        }
+        options.boot_id = Some(new);
+    }
+    let (store, pages) = recover(&folder.table(), &options, wrap)?;
+    let log = log.map(|log| log.go_on(&store, true)).transpose()?;
+    Ok((store, pages, log))
+}
+
 fn recover<M: Backing>(
     table: &Path,
-    config: &Config,
     options: &StoreOptions,
     wrap: impl FnOnce(Region) -> M,
 ) -> Result<(Arc<Store<M>>, HugePages), ServerError> {
-    check_head(table, config)?;
     let region = Region::open_file(table)?;
     let pages = region.advise_huge_pages();
     let since = Instant::now();
@@ -158,28 +203,46 @@ fn create_folder(path: &Path) -> Result<(), ServerError> {
 }
 
 /// Makes the file under another name until there is a whole table in it, with all that the log has, so that a kill at any
-/// moment leaves either what was there before or a table that can be recovered.
+/// moment leaves either what was there before or a table that can be recovered. What was there before keeps another name:
+/// of writes that the log had not yet, it may have some.
 fn create_file<M: Backing>(
     folder: &Folder,
+    is_there: bool,
     memory_bytes: u64,
     options: &StoreOptions,
     wrap: impl FnOnce(Region) -> M,
     mut log: Option<&mut Stored>,
 ) -> Result<(Arc<Store<M>>, HugePages), ServerError> {
-    let new = folder.path.join(NEW_FILE_NAME);
+    let failed = |source| folder_error(&folder.path, source);
+    let (new, old) = (folder.path.join(NEW_FILE_NAME), folder.path.join(OLD_FILE_NAME));
+    if is_there {
+        // Only one is kept, and there need be room for no more than that and the new one.
+        match std::fs::remove_file(&old) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+    }
     let region = Region::create_file(&new, memory_bytes)?;
     let pages = region.advise_huge_pages();
     let store = Store::create(wrap(region), options)?;
     fill(&store, log.as_deref_mut())?;
-    log.iter().try_for_each(|log| log.set_table(store.table_id()))?;
-    // The note speaks of the file that is there, so one of another life goes first.
-    match std::fs::remove_file(folder.table()) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(folder_error(&folder.path, error)),
-        _ => {}
+    if let Some(log) = &log {
+        let noted = pairing::noted_life(&folder.path, log)?;
+        log.set_lives(&[noted.unwrap_or(store.boot_id()), store.boot_id()])?;
+        // The new table may be smaller, and lack what was evicted.
+        log.reopen()?;
     }
-    pairing::write(&folder.path, log.map(|log| log.id()))?;
+    if is_there {
+        std::fs::rename(folder.table(), &old).map_err(failed)?;
+        info!(old = %old.display(), "what was the table is kept under another name; it may be removed");
+    }
+    // The note speaks of the file that is there, so one of another life has gone first.
+    match log {
+        Some(log) => pairing::write(&folder.path, log.id(), State::Written, store.boot_id())?,
+        None => _ = pairing::part(&folder.path)?,
+    }
     let rename = std::fs::rename(&new, folder.table()).and_then(|()| File::open(&folder.path)?.sync_all());
-    rename.map_err(|source| folder_error(&folder.path, source))?;
+    rename.map_err(failed)?;
     Ok((store, pages))
 }
 
@@ -204,7 +267,7 @@ pub(crate) fn look_at(table: &Path) -> Result<(File, [u64; HEAD_WORDS], u64), Se
 }
 
 /// Refuses what is no table of this server's, and one of another size than is asked for.
-fn check_head(table: &Path, config: &Config) -> Result<(), ServerError> {
+fn check_head(table: &Path, config: &Config) -> Result<Root, ServerError> {
     let (_, head, file_bytes) = look_at(table)?;
     let root = Root::parse(head, file_bytes).map_err(|source| ServerError::Table { path: table.to_owned(), source })?;
     let sizes =
@@ -214,5 +277,28 @@ fn check_head(table: &Path, config: &Config) -> Result<(), ServerError> {
             return Err(ServerError::OtherSize { path: table.to_owned(), option, made, asked });
         }
     }
-    Ok(())
+    Ok(root)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::durable::SyncMode;
+
+    /// What a smaller table has evicted is in the log still. A start that is killed before that is compacted leaves a table
+    /// that must not be taken for all that the log has.
+    #[test]
+    fn a_table_made_from_a_log_takes_back_that_this_was_ended_in_order() {
+        let place = tempfile::tempdir().unwrap();
+        let (data, log) = (place.path().join("data"), place.path().join("log"));
+        let config = LogConfig { path: log.clone(), sync: SyncMode::Off };
+        let store = Store::create(Region::memfd(64 << 20).unwrap(), &StoreOptions::default()).unwrap();
+        drop(Stored::open(&config).unwrap().go_on(&store, false).unwrap());
+        assert!(log.join("clean").exists());
+        create_folder(&data).unwrap();
+        let folder = Folder::lock(&data, FileLock::exclusive).unwrap();
+        let (mut stored, options) = (Stored::open(&config).unwrap(), StoreOptions::default());
+        create_file(&folder, false, 8 << 20, &options, |region| region, Some(&mut stored)).unwrap();
+        assert!(folder.table().exists() && !log.join("clean").exists());
+    }
 }

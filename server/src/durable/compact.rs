@@ -133,11 +133,7 @@ impl<M: Backing> Compactor<M> {
 
     /// Returns when the old segments are gone, or why they stay.
     pub(super) fn compact(&self) -> Result<(), String> {
-        let free = self.folder.free_bytes().map_err(|error| error.to_string())?;
-        let wanted = self.live_bytes() + ROOM_BYTES;
-        if free < wanted {
-            return Err(format!("expected room for {wanted} bytes on the log's disk, found {free}"));
-        }
+        look_for_room(&self.folder, &self.store)?;
         let (answer, rotated) = crossbeam_channel::bounded(1);
         self.queue.order(Order::Rotate(answer));
         let base = self.answer(&rotated)?;
@@ -156,14 +152,8 @@ impl<M: Backing> Compactor<M> {
         self.queue.order(Order::DropBefore(base, answer));
         // With the old segments comes back what was deleted or evicted without a record: a start must not serve then.
         self.answer(&dropped)?.map_err(|error| format!("{error}: {}", source(&error)))?;
-        self.bell.compacted(self.live_bytes());
+        self.bell.compacted(live_bytes(&self.store));
         Ok(())
-    }
-
-    /// About what the table's items take.
-    fn live_bytes(&self) -> u64 {
-        let stats = self.store.stats();
-        stats.into_iter().find(|stat| stat.0 == "extent_bytes").map_or(0, |stat| stat.1)
     }
 
     /// Waits for the writing thread to answer.
@@ -184,4 +174,20 @@ impl<M: Backing> Compactor<M> {
         }
         if self.bell.has_stopped() { Err("the server ends".to_owned()) } else { Ok(()) }
     }
+}
+
+/// About what a table's items take.
+fn live_bytes<M: Backing>(store: &Store<M>) -> u64 {
+    let stats = store.stats();
+    stats.into_iter().find(|stat| stat.0 == "extent_bytes").map_or(0, |stat| stat.1)
+}
+
+/// Whether the log's disk can take all of a table.
+pub(super) fn look_for_room<M: Backing>(folder: &Folder, store: &Store<M>) -> Result<(), String> {
+    let free = folder.free_bytes().map_err(|error| error.to_string())?;
+    let wanted = live_bytes(store) + ROOM_BYTES;
+    if free < wanted {
+        return Err(format!("expected room for {wanted} bytes on the log's disk, found {free}"));
+    }
+    Ok(())
 }

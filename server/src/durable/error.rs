@@ -79,10 +79,11 @@ pub enum LogError {
         /// The log's folder.
         log: PathBuf,
     },
-    /// The log on which the table is to go on was written with another one, or with one in memory.
+    /// The log on which the table is to go on was written with another one, with one in memory, or with an older or newer
+    /// copy of it.
     #[error(
-        "the log in {} was written without the table in {}: to go on with the log, move the table away; to go on with \
-         the table, give it an empty folder as its log",
+        "the log in {} was written without the table in {}, or one of them is an older copy than the other: to go on with \
+         the log, move the table away; to go on with the table, give it an empty folder as its log",
         log.display(), table.display()
     )]
     OtherTable {

@@ -17,8 +17,8 @@ const MARK: &str = "sidestep-log";
 const CLEAN: &str = "clean";
 /// How far the server had come, by its own word; not synced.
 const TAIL: &str = "tail";
-/// Says which table the log was last written with.
-const TABLE: &str = "table";
+/// Says in which lives of a table the log was last written.
+const LIVES: &str = "lives";
 const PREFIX: &str = "segment-";
 const ENDING: &str = ".redb";
 const NEW_ENDING: &str = ".new";
@@ -142,23 +142,20 @@ impl Folder {
         write_synced(&self.path.join(CLEAN), &format!("{next}\n"))
     }
 
-    /// Whether the log was last written with this table. One of before this was noted may have been.
-    pub(super) fn is_of(&self, table_id: u64) -> Result<bool, LogError> {
-        let path = self.path.join(TABLE);
+    /// Whether the log was last written in this life of a table, or is just being taken up by it.
+    pub(super) fn knows(&self, life: u64) -> Result<bool, LogError> {
+        let path = self.path.join(LIVES);
         match std::fs::read_to_string(&path) {
-            Ok(found) => Ok(found == table_note(table_id)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(true),
+            Ok(found) => Ok(found.lines().any(|line| line == life_line(life))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(LogError::io("read", &path)(error)),
         }
     }
 
-    /// Notes that from now on the log is written with this table.
-    pub(super) fn set_table(&self, table_id: u64) -> Result<(), LogError> {
-        let path = self.path.join(TABLE);
-        match std::fs::read_to_string(&path) {
-            Ok(found) if found == table_note(table_id) => Ok(()),
-            _ => write_synced(&path, &table_note(table_id)),
-        }
+    /// Notes in which life of a table the log is written from now on, or may be.
+    pub(super) fn set_lives(&self, lives: &[u64]) -> Result<(), LogError> {
+        let lines: Vec<String> = lives.iter().map(|&life| life_line(life)).collect();
+        write_synced(&self.path.join(LIVES), &format!("{}\n", lines.join("\n")))
     }
 
     /// What the last server had come to, if that is known.
@@ -192,8 +189,8 @@ pub(crate) fn write_synced(path: &Path, text: &str) -> Result<(), LogError> {
     write().map_err(LogError::io("write", path))
 }
 
-fn table_note(table_id: u64) -> String {
-    format!("{table_id:016x}\n")
+fn life_line(life: u64) -> String {
+    format!("{life:016x}")
 }
 
 fn foreign(path: &Path, found: impl Into<String>) -> LogError {

@@ -146,14 +146,19 @@ impl Stored {
         self.folder.path()
     }
 
-    /// Whether it was last written with this table, as far as is known.
-    pub(crate) fn is_of(&self, table_id: u64) -> Result<bool, LogError> {
-        Ok(self.is_empty() || self.folder.is_of(table_id)?)
+    /// Whether it was last written in this life of a table.
+    pub(crate) fn knows(&self, life: u64) -> Result<bool, LogError> {
+        self.folder.knows(life)
     }
 
-    /// Notes that what follows is of this table.
-    pub(crate) fn set_table(&self, table_id: u64) -> Result<(), LogError> {
-        self.folder.set_table(table_id)
+    /// Notes the lives of a table in which it may be written from now on; see [`Log::settle`].
+    pub(crate) fn set_lives(&self, lives: &[u64]) -> Result<(), LogError> {
+        self.folder.set_lives(lives)
+    }
+
+    /// Takes back that it was ended in order: the table that comes may have less than it.
+    pub(crate) fn reopen(&self) -> Result<(), LogError> {
+        self.folder.remove_clean()
     }
 
     /// No version above this was ever given by a server with this log.
@@ -206,11 +211,16 @@ impl Stored {
         let is_ahead = is_ahead && self.clean != Some(self.next);
         // What was evicted while the table was made is in the log still. Nobody may find it absent, and see it again later.
         let is_smaller = store.stats().into_iter().any(|stat| stat.0 == "evicted" && stat.1 > 0);
+        let path = self.path().to_owned();
+        let copy = |reason| LogError::Copy { path: path.clone(), reason };
+        if is_ahead || is_smaller {
+            // Before anything is begun.
+            compact::look_for_room(&self.folder, store).map_err(copy)?;
+        }
         let (mut log, compactor) = self.begin(store)?;
-        let path = compactor.folder.path().to_owned();
         if is_ahead || is_smaller {
             let since = Instant::now();
-            compactor.compact().map_err(|reason| LogError::Copy { path: path.clone(), reason })?;
+            compactor.compact().map_err(copy)?;
             info!(keys = store.keys(), ms = since.elapsed().as_millis(), "the table was put into the log");
         }
         log.queue.set_whole();
@@ -227,7 +237,6 @@ impl Stored {
         let last = self.segments.last().map_or(0, |segment| segment.facts().number);
         // Closes their files.
         drop(self.segments);
-        self.folder.set_table(store.table_id())?;
         self.folder.remove_clean()?;
         let (folder, bell) = (Arc::new(self.folder), Arc::new(Bell::default()));
         let at = (last, self.base);
@@ -241,7 +250,13 @@ impl Stored {
         };
         let writing = Builder::new().name("sidestep-log".into()).spawn(write);
         let writing = writing.map_err(cannot_start(folder.path()))?;
-        let log = Log { queue: queue.clone(), bell: bell.clone(), writing: Some(writing), compacting: None };
+        let log = Log {
+            folder: folder.clone(),
+            queue: queue.clone(),
+            bell: bell.clone(),
+            writing: Some(writing),
+            compacting: None,
+        };
         store.set_journal(queue.clone());
         Ok((log, Compactor { store: store.clone(), queue, folder, bell }))
     }
@@ -283,6 +298,7 @@ fn open_all(folder: &Folder, numbers: &[u64], counters: &Arc<Counters>) -> Resul
 /// A log that is written. It ends, with everything on the disk that takes it, when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Log {
+    folder: Arc<Folder>,
     queue: Arc<Queue>,
     bell: Arc<Bell>,
     writing: Option<JoinHandle<bool>>,
@@ -299,6 +315,15 @@ pub(crate) struct LogHandle {
 impl Log {
     pub(crate) fn handle(&self) -> LogHandle {
         LogHandle { queue: self.queue.clone(), bell: self.bell.clone() }
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.folder.log_id()
+    }
+
+    /// Notes that it is written in this life of a table, and in no other.
+    pub(crate) fn settle(&self, life: u64) -> Result<(), LogError> {
+        self.folder.set_lives(&[life])
     }
 
     /// Ends it. Returns how many records the disk has refused to the end.

@@ -14,6 +14,8 @@ const _: () = assert!(root::MEMORY_BYTES_WORD < HEAD_WORDS as u64);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Root {
     pub(crate) table_id: u64,
+    /// The start of a server that last had it.
+    pub(crate) boot_id: u64,
     pub(crate) segment_bytes: u64,
     pub(crate) memory_bytes: u64,
 }
@@ -57,15 +59,15 @@ impl Root {
         if found > expected {
             return Err(StoreError::Newer { expected, found });
         }
-        let (table_id, segment_bytes, memory_bytes) =
-            (word(root::TABLE_ID_WORD), word(root::SEGMENT_BYTES_WORD), word(root::MEMORY_BYTES_WORD));
+        let (table_id, boot_id) = (word(root::TABLE_ID_WORD), word(root::BOOT_ID_WORD));
+        let (segment_bytes, memory_bytes) = (word(root::SEGMENT_BYTES_WORD), word(root::MEMORY_BYTES_WORD));
         let is_whole = segment_bytes.is_power_of_two()
             && segment_bytes >= root::ROOT_BYTES
             && memory_bytes > 0
             && memory_bytes.is_multiple_of(segment_bytes)
             && memory_bytes / segment_bytes <= root::MAX_SEGMENTS;
         match is_whole {
-            true => Ok(Self { table_id, segment_bytes, memory_bytes }),
+            true => Ok(Self { table_id, boot_id, segment_bytes, memory_bytes }),
             false => Err(StoreError::Root { memory_bytes, segment_bytes }),
         }
     }

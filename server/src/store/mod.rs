@@ -81,6 +81,8 @@ pub struct StoreOptions {
     pub eviction: Eviction,
     /// Of a new table: no write gets a version at or below this.
     pub version_floor: u64,
+    /// Of a table that is taken up: the id of this start, where it must be known beforehand. None = random.
+    pub boot_id: Option<u64>,
 }
 
 impl Default for StoreOptions {
@@ -93,6 +95,7 @@ impl Default for StoreOptions {
             recovery_threads: 1,
             eviction: Eviction::None,
             version_floor: 0,
+            boot_id: None,
         }
     }
 }

@@ -99,7 +99,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         let directories = directories(&memory, blocks)?;
         let subtables = subtables(&memory, blocks, &directories)?;
         let ceiling = memory.load(root::VERSION_CEILING_WORD);
-        let boot_id = random_word()?;
+        let boot_id = options.boot_id.map_or_else(random_word, Ok)?;
         let store =
             Self::assemble(memory, root.table_id, boot_id, root.memory_bytes, root.segment_bytes, options, ceiling);
         store.memory.store(root::BOOT_ID_WORD, boot_id);
