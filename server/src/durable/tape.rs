@@ -42,9 +42,12 @@ pub(super) struct Tape {
     refusal: Mutex<Refusal>,
 }
 
+/// Whether the disk refuses something.
+type IsRefused = dyn FnMut(&Event) -> bool + Send;
+
 /// What the disk refuses, if anything.
 #[derive(Default)]
-struct Refusal(Option<Box<dyn FnMut(&Event) -> bool + Send>>);
+struct Refusal(Option<Box<IsRefused>>);
 
 impl fmt::Debug for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
