@@ -135,21 +135,23 @@ impl<'m, 'f, M: Memory> Slots<'m, 'f, M> {
             return Err(Loss { reason, key });
         };
         let key = self.items.key().to_vec();
+        let fits = self.fits(&key, slot, word);
         let is_about = header.link.is_about(header.checksum);
         let settled = match header.link.state() {
             LinkState::Current if is_about => Ok(address),
             LinkState::Dead if is_about => Err(LossReason::Removed),
-            LinkState::Forward if is_about => self.successor(header, &key),
+            LinkState::Forward if is_about => self.successor(header, &key, fits),
             // A damaged link may be one to a successor; else the slot says that the item is the value: it came there before.
             state => match state == LinkState::Forward {
-                true => self.successor(header, &key).ok(),
+                true => self.successor(header, &key, fits).ok(),
                 false => None,
             }
-            .or_else(|| self.fits(&key, slot, word).then_some(address))
+            .or_else(|| fits.then_some(address))
             .ok_or(LossReason::Misplaced),
         };
         let settled = settled.and_then(|item| if self.is_inside(item) { Err(LossReason::Misplaced) } else { Ok(item) });
-        settled.map_err(|reason| Loss { reason, key: Some(key).filter(|_| reason != LossReason::Misplaced) })
+        // Of a slot that is not its own nothing is said of the key, which may have been removed long ago.
+        settled.map_err(|reason| Loss { reason, key: Some(key).filter(|_| fits && reason != LossReason::Misplaced) })
     }
 
     /// Whether it is in the value of another item.
@@ -161,8 +163,9 @@ impl<'m, 'f, M: Memory> Slots<'m, 'f, M> {
         around.and_then(|around| Some(around + self.items.read(around)?.blocks())).is_some_and(|end| end > item)
     }
 
-    /// The last item that those before it lead to.
-    fn successor(&mut self, mut header: Header, key: &[u8]) -> Result<u64, LossReason> {
+    /// The last item that those before it lead to. `fits`: the slot is the key's own, so what it leads to is the value even
+    /// where the last link says nothing. Any other slot may lead to what was the value long ago.
+    fn successor(&mut self, mut header: Header, key: &[u8], fits: bool) -> Result<u64, LossReason> {
         for _ in 0..MOST_HOPS {
             let address = header.link.successor().address();
             let next = self.items.read(address).filter(|next| next.version > header.version && self.items.key() == key);
@@ -170,7 +173,8 @@ impl<'m, 'f, M: Memory> Slots<'m, 'f, M> {
             match next.link.state() {
                 LinkState::Forward if next.link.is_about(next.checksum) => header = next,
                 LinkState::Dead if next.link.is_about(next.checksum) => return Err(LossReason::Removed),
-                _ => return Ok(address),
+                _ if fits || next.link.is_about(next.checksum) => return Ok(address),
+                _ => return Err(LossReason::Misplaced),
             }
         }
         Err(LossReason::Replaced)

@@ -1,5 +1,6 @@
 //! What no process test reaches: writes that a kill left open, and ends that have come.
 
+use sidestep_core::layout::bucket::{self, SUBTABLE_SLOTS, SlotWord};
 use sidestep_core::layout::item::{CHECKSUM, ComposeHeader, Link, LinkState, compose};
 use sidestep_core::layout::root;
 use sidestep_core::limits::BLOCK_WORDS;
@@ -42,9 +43,13 @@ fn item_of(memory: &Words, key: &[u8; 8]) -> u64 {
 
 /// An item at the end of the space, as an update leaves it before its link is CURRENT.
 fn put_pending(memory: &Words, table_id: u64, key: &[u8], value: &[u8], version: u64) -> Location {
+    put_pending_at(SMALL / 64 - 4, memory, table_id, key, value, version)
+}
+
+fn put_pending_at(block: u64, memory: &Words, table_id: u64, key: &[u8], value: &[u8], version: u64) -> Location {
     let mut bytes = Vec::new();
     compose(&mut bytes, key, value, ComposeHeader { state: LinkState::Pending, version, expires_ms: 0 }, table_id);
-    let location = Location::new(SMALL / 64 - 4, bytes.len().div_ceil(64) as u64);
+    let location = Location::new(block, bytes.len().div_ceil(64) as u64);
     memory.write(location.word(), &bytes);
     location
 }
@@ -62,6 +67,37 @@ fn an_update_that_a_kill_left_open_is_finished() {
     let (after, report) = repaired(&memory);
     assert_eq!(get(&after, b"updated!").as_deref(), Some(&b"new"[..]));
     assert!(report.losses.is_empty() && report.keys_without_slot == 0, "{report:?}");
+}
+
+/// A damaged slot may lead to what was once another key's: a value that was replaced, and the one after it, of whose link
+/// nothing can be told.
+#[test]
+fn a_slot_that_is_not_the_key_s_brings_nothing_of_it_back() {
+    let store = small(SMALL);
+    store.put(b"a key...", b"1", None, 0).unwrap();
+    let (memory, key) = (store.memory().clone(), b"removed.");
+    let new = put_pending(&memory, store.table_id(), key, b"2", 2);
+    let old = put_pending_at(SMALL / 64 - 8, &memory, store.table_id(), key, b"1", 1);
+    memory.store(old.word(), Link::forward(memory.load(old.word() + CHECKSUM), new).0);
+    memory.store(new.word(), Link::bound(LinkState::Current, !memory.load(new.word() + CHECKSUM)).0);
+    let hash = store.hash(key);
+    let entry = store.route(hash);
+    let slot_leads = |offset: u64| {
+        let slot = (bucket::window_word(0, hash) + offset) % SUBTABLE_SLOTS as u64;
+        let slot = entry.address() * BLOCK_WORDS + slot;
+        let before = memory.load(slot);
+        memory.store(slot, SlotWord::new(entry.depth(), hash.fingerprint(), old).0);
+        let (after, report) = repaired(&memory);
+        memory.store(slot, before);
+        (get(&after, key), report.losses)
+    };
+    assert_eq!(slot_leads(0), (Some(b"2".to_vec()), vec![]), "its own slot is believed");
+    let loss = Loss { reason: LossReason::Misplaced, key: None };
+    assert_eq!(slot_leads(SUBTABLE_SLOTS as u64 / 2), (None, vec![loss]));
+    // Nor is it said that the key was lost, where it was removed long ago.
+    memory.store(new.word(), Link::bound(LinkState::Dead, memory.load(new.word() + CHECKSUM)).0);
+    let loss = Loss { reason: LossReason::Removed, key: None };
+    assert_eq!(slot_leads(SUBTABLE_SLOTS as u64 / 2), (None, vec![loss]));
 }
 
 /// The rest of the file is looked through all the same, and the new table has the file's size.
