@@ -109,3 +109,17 @@ fn a_batch_that_is_refused_again_and_again_takes_no_more_room() {
     assert_eq!(rebuilt(folder.path()).keys(), 3);
     Tape::end(folder.path());
 }
+
+/// Else the loss of what was synced last could not be told from the loss of what was not.
+#[test]
+fn the_tail_says_that_a_batch_is_synced_before_anybody_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = new_store();
+    let (log, compactor) = open(folder.path()).begin(&store).unwrap();
+    for record in 1..=3 {
+        store.put(b"key", b"1", None, 0).unwrap();
+        until("a sync", || log.queue.durable() == record);
+        let tail = compactor.folder.tail().unwrap();
+        assert_eq!((tail.synced, tail.begun), (record, record));
+    }
+}

@@ -23,7 +23,7 @@ const PREFIX: &str = "segment-";
 const ENDING: &str = ".redb";
 const NEW_ENDING: &str = ".new";
 
-/// How far a server had come when it was last about to write.
+/// How far a server had come when it last began or ended a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tail {
     /// Records before this were synced.

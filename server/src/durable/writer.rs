@@ -124,7 +124,10 @@ impl Writer {
         self.folder.set_tail(Tail { synced: batch.first, begun: batch.end() });
         let system_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
         self.clock_ms = self.clock_ms.max(system_ms);
-        self.segment.append(batch, self.clock_ms)
+        self.segment.append(batch, self.clock_ms)?;
+        // Only now, and before anybody is told: should the disk lose it, that is no loss of what was being written.
+        self.folder.set_tail(Tail { synced: batch.end(), begun: batch.end() });
+        Ok(())
     }
 
     fn begin_segment(&mut self, number: u64, first: u64) -> Result<(), LogError> {

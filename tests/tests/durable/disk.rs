@@ -81,6 +81,8 @@ fn a_torn_last_commit_costs_that_commit_alone() {
         let crashed = Place::new();
         std::fs::create_dir(crashed.log()).expect("a folder");
         for ((name, before), (_, after)) in before.iter().zip(&after) {
+            // That the commit is synced is noted when it is, so not before the machine goes down in it.
+            let after = if name == Path::new("tail") { before } else { after };
             std::fs::write(crashed.log().join(name), between(&mut random, before, after)).expect("a write");
         }
         let server = start(&crashed.log(), &["--sync", "always"]);
