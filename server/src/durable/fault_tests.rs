@@ -123,3 +123,19 @@ fn the_tail_says_that_a_batch_is_synced_before_anybody_is_told() {
         assert_eq!((tail.synced, tail.begun), (record, record));
     }
 }
+
+#[test]
+fn folders_that_are_not_there_are_made_for_their_owner_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let above = tempfile::tempdir().unwrap();
+    let folder = above.path().join("of").join("a").join("log");
+    for _ in 0..2 {
+        drop(open(&folder));
+    }
+    for made in folder.ancestors().take_while(|&made| made != above.path()) {
+        assert_eq!(std::fs::metadata(made).unwrap().permissions().mode() & 0o777, 0o700);
+    }
+    std::fs::write(above.path().join("a file"), b"").unwrap();
+    let config = LogConfig { path: above.path().join("a file").join("log"), sync: SyncMode::Always };
+    assert!(matches!(Stored::open(&config), Err(LogError::Io { .. })));
+}

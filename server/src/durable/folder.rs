@@ -45,7 +45,7 @@ impl Folder {
     /// Locks a folder, which is made if need be, for its owner alone.
     pub(super) fn open(path: &Path) -> Result<Self, LogError> {
         let cannot_open = |error| LogError::io("use the folder", path)(error);
-        DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(cannot_open)?;
+        make_folder(path).map_err(cannot_open)?;
         let folder = File::open(path).map_err(cannot_open)?;
         let lock = FileLock::exclusive(folder.into()).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => LogError::InUse { path: path.to_owned() },
@@ -173,6 +173,24 @@ impl Folder {
         bytes.extend(xxh3_64(&bytes).to_le_bytes());
         // One that cannot be written tells nothing at the next start.
         let _ = self.tail.write_all_at(&bytes, 0);
+    }
+}
+
+/// Makes a folder, and those above it that are not there, for their owner alone. Each that is made is on the disk when this
+/// returns: else all of the log may go with the name of a folder.
+fn make_folder(path: &Path) -> io::Result<()> {
+    let make = || DirBuilder::new().mode(0o700).create(path);
+    let made = match (make(), path.parent()) {
+        (Err(error), Some(above)) if error.kind() == ErrorKind::NotFound && !above.as_os_str().is_empty() => {
+            make_folder(above)?;
+            make()
+        }
+        (made, _) => made,
+    };
+    match made {
+        Ok(()) => sync_folder_of(path),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

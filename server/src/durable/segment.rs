@@ -259,7 +259,8 @@ impl Segment {
 
 /// Makes what was done to names in a file's folder last.
 pub(super) fn sync_folder_of(path: &Path) -> std::io::Result<()> {
-    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn read_facts(database: &Database, path: &Path) -> Result<(Facts, u64), LogError> {
