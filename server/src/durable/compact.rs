@@ -42,10 +42,17 @@ pub(crate) struct Bell {
 
 #[derive(Debug, Default)]
 struct State {
-    wanted: bool,
+    has_grown: bool,
+    is_rung: bool,
     stop: bool,
     /// What the table's items took at the last compaction: a log has at least that.
     live_bytes: u64,
+}
+
+impl State {
+    fn is_wanted(&self) -> bool {
+        self.has_grown || self.is_rung
+    }
 }
 
 impl Bell {
@@ -53,7 +60,7 @@ impl Bell {
     pub(super) fn grown(&self, bytes: u64, segments: usize) {
         let mut state = self.state.lock();
         if bytes > LEAST_BYTES + 2 * state.live_bytes || segments > MOST_SEGMENTS {
-            state.wanted = true;
+            state.has_grown = true;
             self.rung.notify_one();
         }
     }
@@ -62,13 +69,14 @@ impl Bell {
     fn compacted(&self, live_bytes: u64) {
         let mut state = self.state.lock();
         state.live_bytes = live_bytes;
-        // It was heard of when the log was largest. If it still is, it is heard of again.
-        state.wanted = false;
+        // It was heard of when the log was largest. If it still is, it is heard of again; a ring is not, and may be for what
+        // was put into the log already.
+        state.has_grown = false;
     }
 
     /// There is much less to keep than there was.
     pub(crate) fn ring(&self) {
-        self.state.lock().wanted = true;
+        self.state.lock().is_rung = true;
         self.rung.notify_one();
     }
 
@@ -85,10 +93,10 @@ impl Bell {
     /// Waits until it is time. False: end.
     fn wait(&self) -> bool {
         let mut state = self.state.lock();
-        while !state.wanted && !state.stop {
+        while !state.is_wanted() && !state.stop {
             self.rung.wait(&mut state);
         }
-        state.wanted = false;
+        (state.has_grown, state.is_rung) = (false, false);
         !state.stop
     }
 
@@ -190,4 +198,24 @@ pub(super) fn look_for_room<M: Backing>(folder: &Folder, store: &Store<M>) -> Re
         return Err(format!("expected room for {wanted} bytes on the log's disk, found {free}"));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A flush while the log is compacted leaves much that was put into it and is of no use. A growth meanwhile does not.
+    #[test]
+    fn a_ring_during_a_compaction_is_not_forgotten() {
+        let bell = Bell::default();
+        let is_wanted = || bell.state.lock().is_wanted();
+        bell.ring();
+        assert!(bell.wait() && !is_wanted());
+        bell.grown(u64::MAX, 1);
+        bell.compacted(0);
+        assert!(!is_wanted());
+        bell.ring();
+        bell.compacted(0);
+        assert!(is_wanted());
+    }
 }
