@@ -53,7 +53,9 @@ impl Uses {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
-        1 + (self.random >> 32) * (2 * u64::from(self.one_in) - 1) / (1 << 32)
+        let steps = 2 * u128::from(self.one_in) - 1;
+        // Below `steps`, of 34 bits.
+        1 + (u128::from(self.random >> 32) * steps >> 32) as u64
     }
 
     /// Notes the one that was due; whether it is time to report. Without room the oldest is forgotten.
@@ -129,6 +131,18 @@ mod tests {
             assert!((expected * 9 / 10..expected * 11 / 10).contains(&noted), "{noted} of {expected}");
         }
         assert!(noted_of(&mut Uses::new(u32::MAX, 7), 1000).len() < 2);
+    }
+
+    /// A server may say any number.
+    #[test]
+    fn no_number_is_too_large() {
+        for one_in in [1 << 31, (1 << 31) + 1, u32::MAX] {
+            let mut uses = Uses::new(one_in, 7);
+            let steps: Vec<u64> = (0..1000).map(|_| uses.step()).collect();
+            let mean = steps.iter().sum::<u64>() / 1000;
+            assert!(steps.iter().all(|&step| step <= 2 * u64::from(one_in)));
+            assert!((u64::from(one_in) * 9 / 10..u64::from(one_in) * 11 / 10).contains(&mean), "{mean} of {one_in}");
+        }
     }
 
     /// Each key of a circle has its share, whatever the length of the circle.
