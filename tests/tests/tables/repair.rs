@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::process::Command;
 
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -12,7 +13,7 @@ use sidestep_core::layout::directory::DirectoryWord;
 use sidestep_core::layout::item::{Link, LinkState};
 use sidestep_core::layout::root::{self, IntentWord};
 use sidestep_core::location::Location;
-use sidestep_tests::process::ServerProcess;
+use sidestep_tests::process::{ServerProcess, program};
 
 use super::file::{Found, TableFile};
 use super::{Written, check, client, damage, start};
@@ -240,6 +241,19 @@ fn a_root_that_says_too_little_memory_costs_nothing() {
     let (written, _) = damaged(1, |file, _, _| file.store(root::MEMORY_BYTES_WORD, 1 << 20));
     written.repair(&BTreeSet::new()).nothing_lost();
     assert_eq!(std::fs::metadata(written.table()).expect("a table").len(), 8 << 20);
+}
+
+/// As `sidestep-server check DIR | head` does, which has seen enough.
+#[test]
+fn nobody_has_to_read_the_report() {
+    let (written, _) = damaged(1, |file, _, found| damage::tear(file, found));
+    for (more, code) in [(&[][..], 1), (&["--repair"], 1), (&["--repair"], 0)] {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let mut command = Command::new(program("sidestep-server"));
+        let output = command.arg("check").arg(written.folder()).args(more).stdout(writer).output().expect("it runs");
+        assert_eq!((output.status.code(), &output.stderr[..]), (Some(code), &b""[..]));
+    }
 }
 
 #[test]
