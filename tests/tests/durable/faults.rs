@@ -197,6 +197,38 @@ fn a_table_for_which_the_log_has_no_room_stays_as_it_is() {
     assert!(client(&server).get("key").expect("a get").is_some());
 }
 
+/// What was freed is there for the batch that waits, however often it was tried before that was enough.
+#[test]
+fn a_disk_that_is_made_free_little_by_little_is_written_in_the_end() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let log = place.log();
+    std::fs::create_dir(&log).expect("a folder");
+    let server = start_on_small_disk(&log, "32m", &["--sync", "always"]);
+    let disk = PathBuf::from(format!("/proc/{}/root", server.pid())).join(log.strip_prefix("/").expect("absolute"));
+    let ballast = |part: usize| disk.join(format!("ballast-{part}"));
+    (0..16).for_each(|part| std::fs::write(ballast(part), vec![1; 1 << 20]).expect("room"));
+    let writer = client(&server);
+    let refused = (0..1000).any(|key| matches!(writer.put(format!("{key}"), vec![1; 4_000_000]), Err(Error::Full(_))));
+    assert!(refused, "a disk that is full");
+    let is_segment = |file: &std::fs::DirEntry| file.path().extension().is_some_and(|ending| ending == "redb");
+    let segments = || disk.read_dir().expect("a folder").flatten().filter(is_segment).count();
+    let before = segments();
+    let mut part = 0;
+    while stat(&writer, "log_failing") == 1 {
+        assert!(part < 16, "not even with all that is free: {} segments", segments());
+        std::fs::remove_file(ballast(part)).expect("a file");
+        part += 1;
+        let tries = stat(&writer, "log_failures");
+        eventually("two tries", || stat(&writer, "log_failures") >= tries + 2 || stat(&writer, "log_failing") == 0);
+    }
+    println!("{part} MiB were enough, {before} segments before, {} after", segments());
+    assert!(segments() <= before + 1);
+    writer.put("after", "it").expect("a put");
+}
+
 /// The disk fills up under the server and is made free again. Nothing that was acknowledged is lost, reads go on.
 #[test]
 fn a_full_disk_refuses_writes_and_nothing_else() {
