@@ -1,8 +1,8 @@
 //! A long run of everything at once: real processes on mixed paths, killed, stopped and started again, over tables that
 //! split, fill up, expire and evict; and a check of all that was seen.
 //!
-//! A run is a sequence of tables, by turns without and with eviction; a table lives for some rounds, a round for some
-//! seconds. In a round clients read and write and keep journals, while the events of a deck that was shuffled come one
+//! A run is a sequence of tables, by turns without and with eviction, without and with a log; a table lives for some rounds, a
+//! round for some seconds. In a round clients read and write and keep journals, while the events of a deck that was shuffled come one
 //! after the other. At its end the clients are asked to stop, every key is read once by every path, and the history is
 //! checked for linearizability; then every extent must be a key's, and what earlier rounds left is read again. At the
 //! end of a table its file must be sound.
@@ -67,14 +67,17 @@ pub fn run(settings: &Settings) -> Result<Tally, String> {
 
 fn one_table(settings: &Settings, number: u32, rounds: u32, tally: &mut Tally) -> Result<(), String> {
     let may_evict = number % 2 == 1;
+    // The first two are always met.
+    let sync = [None, Some("interval"), Some("always"), None][number as usize % 4];
     let folder = tmpfs_folder();
     let mut random = Xoshiro256PlusPlus::seed_from_u64(settings.seed ^ u64::from(number) << 32);
-    let mut server = Supervised::start(folder.path().join("table"), may_evict);
+    let mut server = Supervised::start(folder.path(), may_evict, sync);
     let mut audit = Audit::new(may_evict);
     for index in 0..rounds {
         let place = round::Place { table: number, index, folder: folder.path(), may_evict };
         round::play(settings, &place, &mut server, &mut audit, &mut random, tally)?;
-        println!("table {number}, {}, round {index}: {tally}", if may_evict { "evicting" } else { "without eviction" });
+        let (evicts, sync) = (if may_evict { "evicting" } else { "without eviction" }, sync.unwrap_or("no log"));
+        println!("table {number}, {evicts}, {sync}, round {index}: {tally}");
     }
     tally.tables += 1;
     server.finish(tally)

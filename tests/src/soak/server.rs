@@ -23,7 +23,9 @@ pub(super) struct Supervised {
 }
 
 impl Supervised {
-    pub(super) fn start(data: PathBuf, may_evict: bool) -> Self {
+    /// In a folder; `sync`: with a log, synced so.
+    pub(super) fn start(folder: &std::path::Path, may_evict: bool, sync: Option<&str>) -> Self {
+        let (data, log) = (folder.join("table"), folder.join("log"));
         let mut arguments: Vec<String> =
             ["--memory", "48MiB", "--segment", "1MiB", "--workers", "2", "--session-timeout-ms", "1000", "--data"]
                 .map(str::to_owned)
@@ -31,6 +33,10 @@ impl Supervised {
         arguments.push(data.to_str().expect("a name in UTF-8").to_owned());
         if may_evict {
             arguments.extend(["--evict", "clock"].map(str::to_owned));
+        }
+        if let Some(sync) = sync {
+            let log = log.to_str().expect("a name in UTF-8");
+            arguments.extend(["--durable", log, "--sync", sync].map(str::to_owned));
         }
         let process = start("127.0.0.1:0", &arguments);
         let address = process.address().to_owned();

@@ -2,6 +2,7 @@
 
 mod disk;
 mod faults;
+mod removals;
 mod starts;
 
 use std::collections::BTreeMap;
