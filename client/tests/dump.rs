@@ -200,6 +200,42 @@ fn a_dump_that_cannot_be_written_leaves_the_old_one() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no part is left");
 }
 
+/// Seen to fail: both were replaced by a file, and the pipe's reader waited for ever.
+#[test]
+fn a_dump_into_a_link_or_a_pipe_leaves_them_what_they_are() {
+    let server = start();
+    fill(&server, 100);
+    let folder = tempfile::tempdir().unwrap();
+    let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+    std::fs::write(&file, "an old one").unwrap();
+    std::os::unix::fs::symlink("file", &link).unwrap();
+    ok(&sidestep(&server, &["dump", link.to_str().unwrap()], None));
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert!(std::fs::metadata(&file).unwrap().len() > 3 << 20);
+    let (pipe, copy) = (folder.path().join("pipe"), folder.path().join("copy"));
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut reader = Command::new("cat").arg(&pipe).stdout(std::fs::File::create(&copy).unwrap()).spawn().unwrap();
+    ok(&sidestep(&server, &["dump", pipe.to_str().unwrap()], None));
+    assert!(reader.wait().unwrap().success());
+    assert_eq!(std::fs::metadata(&copy).unwrap().len(), std::fs::metadata(&file).unwrap().len());
+    server.stop();
+}
+
+#[test]
+fn a_dump_whose_reader_has_gone_is_no_success() {
+    let server = start();
+    fill(&server, 10);
+    let mut dump = Command::new(env!("CARGO_BIN_EXE_sidestep"))
+        .args(["--server", &address(&server), "dump", "-"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(dump.stdout.take());
+    refused(&dump.wait_with_output().unwrap(), 2, "no whole dump");
+    server.stop();
+}
+
 /// To read all keys is to read; to remove them is to write.
 #[test]
 fn a_read_only_token_may_dump_and_not_flush() {

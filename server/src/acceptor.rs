@@ -19,8 +19,12 @@ const LISTENER: Token = Token(0);
 const WAKE: Token = Token(1);
 /// Pause after the system could not give a connection, as when descriptors have run out.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Connections beyond the limit that are told why they are refused; more are dropped without a word.
+/// Between two warnings about that.
+const WARN_EVERY: Duration = Duration::from_secs(10);
+/// Connections beyond the limit that are told why they are refused; more are dropped without a word. Where the limit is low,
+/// which it may be for want of descriptors, not so many.
 const TURNED_AWAY: usize = 256;
+const LEAST_TURNED_AWAY: usize = 16;
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
 /// How many times the kernel asks whether a silent client is still there.
@@ -56,6 +60,8 @@ pub(crate) struct Acceptor<M> {
     stop: Arc<AtomicBool>,
     /// The worker whose turn it is.
     next: usize,
+    /// When it was last warned that a connection cannot be accepted.
+    warned: Option<Instant>,
 }
 
 impl<M: Backing> Acceptor<M> {
@@ -75,7 +81,7 @@ impl<M: Backing> Acceptor<M> {
         service.sessions.swept_by(waker.clone());
         let stop = Arc::new(AtomicBool::new(false));
         let handle = AcceptorHandle { stop: stop.clone(), waker };
-        Ok((Self { listener, service, workers, max_connections, poll, stop, next: 0 }, handle))
+        Ok((Self { listener, service, workers, max_connections, poll, stop, next: 0, warned: None }, handle))
     }
 
     /// Accepts until told to stop. The listener comes back still bound: while the workers answer what they have
@@ -126,7 +132,10 @@ impl<M: Backing> Acceptor<M> {
                     io::ErrorKind::WouldBlock => return false,
                     io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted => {}
                     _ => {
-                        warn!(%error, "cannot accept a connection for now");
+                        if self.warned.is_none_or(|warned| warned.elapsed() >= WARN_EVERY) {
+                            warn!(%error, "cannot accept connections for now");
+                            self.warned = Some(Instant::now());
+                        }
                         return true;
                     }
                 },
@@ -136,7 +145,8 @@ impl<M: Backing> Acceptor<M> {
 
     fn place(&mut self, stream: TcpStream, from: IpAddr) {
         let open = usize::try_from(self.service.metrics.connections()).unwrap_or(usize::MAX);
-        if open >= self.max_connections.saturating_add(TURNED_AWAY) {
+        let turned_away = (self.max_connections / 2).clamp(LEAST_TURNED_AWAY, TURNED_AWAY);
+        if open >= self.max_connections.saturating_add(turned_away) {
             debug!("connection dropped: too many are being refused already");
             return;
         }

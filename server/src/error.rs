@@ -111,3 +111,15 @@ pub enum ServerError {
         source: io::Error,
     },
 }
+
+impl ServerError {
+    /// Whether it will be the same at the next try, whatever becomes of the system: what was asked for makes no sense.
+    pub fn is_usage(&self) -> bool {
+        match self {
+            Self::Config(_) | Self::Store(StoreError::Size { .. }) => true,
+            // No address at all.
+            Self::Listen { source, .. } | Self::Metrics { source, .. } => source.kind() == io::ErrorKind::InvalidInput,
+            _ => false,
+        }
+    }
+}

@@ -52,6 +52,9 @@ Exit codes:
   2  usage
   3  it cannot be checked or repaired (in use, not a table, another format, no room), and nothing was changed";
 
+/// Descriptors for everything but clients: the table, the log, metrics, devices, and connections that are just being refused.
+const OTHER_FILES: usize = 512;
+
 /// Exit codes beside 0; those of the client that have the same meaning.
 mod exit {
     pub(crate) const DAMAGED: u8 = 1;
@@ -71,7 +74,7 @@ fn main() -> ExitCode {
     };
     done.unwrap_or_else(|error| {
         eprintln!("sidestep-server: {}", with_sources(&error));
-        ExitCode::from(if matches!(error, ServerError::Config(_)) { exit::USAGE } else { exit::REFUSED })
+        ExitCode::from(if error.is_usage() { exit::USAGE } else { exit::REFUSED })
     })
 }
 
@@ -93,8 +96,8 @@ fn serve(options: Options) -> Result<ExitCode, ServerError> {
     let options = options.with_file()?;
     start_log(options.log_format.unwrap_or_default());
     let (token_file, tls_files) = (options.token_file.clone(), options.tls_files()?);
-    let config: Config = options.into_config()?;
-    raise_descriptor_limit();
+    let mut config: Config = options.into_config()?;
+    config.max_connections = within_descriptors(config.max_connections);
     // Before the server says that it is ready: whoever reads that may send a signal at once.
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(signals_failed)?;
     let server = Server::start(config)?;
@@ -167,11 +170,25 @@ fn start_log(format: LogFormat) {
     }
 }
 
-/// One descriptor a connection: the usual soft limit of 1024 is soon used up.
-fn raise_descriptor_limit() {
+/// One descriptor a connection: the usual soft limit of 1024 is soon used up, so it becomes the hard one. Returns how many
+/// connections there may be: where that is too low for all, those beyond are told so, and metrics still answer.
+fn within_descriptors(wanted: usize) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum }) {
         tracing::warn!(%error, "cannot raise the limit of open files");
     }
+    let Some(files) = getrlimit(Resource::Nofile).current.and_then(|files| usize::try_from(files).ok()) else {
+        return wanted;
+    };
+    let most = files.saturating_sub(OTHER_FILES.min(files / 4 * 3)).max(1);
+    if most < wanted {
+        tracing::warn!(
+            files,
+            max_clients = wanted,
+            allowed = most,
+            "the limit of open files is too low for --max-clients: raise it (ulimit -n, LimitNOFILE=)"
+        );
+    }
+    wanted.min(most)
 }

@@ -1,6 +1,7 @@
 //! What a server is told.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ mod options;
 
 use crate::access::{TokenFileError, Tokens};
 use crate::durable::{LogConfig, SyncMode};
+use crate::size::ByteSize;
 use crate::store::Eviction;
 use crate::tls::{Tls, TlsFileError};
 pub use options::{EvictionPolicy, LogFormat, Options, SyncPolicy};
@@ -133,6 +135,8 @@ pub struct Config {
     pub timeouts: Timeouts,
 }
 
+/// From the smallest segment, of which a table has one at least, to what locations can name.
+const MEMORY_BYTES: RangeInclusive<u64> = 256 << 10..=1 << 40;
 /// Bytes of a new table's address space unless told otherwise.
 pub const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
 
@@ -180,6 +184,18 @@ impl Config {
             if found == 0 {
                 return Err(ConfigError::Value { expected: format!("{what} of at least 1"), found: found.to_string() });
             }
+        }
+        if let Some(found) = self.memory_bytes.filter(|bytes| !MEMORY_BYTES.contains(bytes)) {
+            let expected =
+                format!("--memory of {} to {}", ByteSize(*MEMORY_BYTES.start()), ByteSize(*MEMORY_BYTES.end()));
+            return Err(ConfigError::Value { expected, found: ByteSize(found).to_string() });
+        }
+        // Nobody would be quick enough.
+        let timeouts = &self.timeouts;
+        let waits = [("handshake", timeouts.handshake), ("frame", timeouts.frame), ("send", timeouts.send)];
+        if let Some((name, _)) = waits.iter().find(|(_, time)| time.is_zero()) {
+            let expected = format!("--{name}-timeout-ms of at least 1");
+            return Err(ConfigError::Value { expected, found: "0".to_owned() });
         }
         if self.client_memory_bytes < 1 << 20 {
             let (expected, found) = ("client memory of at least 1 MiB".into(), self.client_memory_bytes.to_string());

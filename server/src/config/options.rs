@@ -261,7 +261,7 @@ impl Options {
             allow_uids: self.allow_uid,
             max_connections: self.max_connections.unwrap_or(default.max_connections),
             client_memory_bytes: self.client_memory.map_or(default.client_memory_bytes, |size| size.0),
-            metrics: self.metrics,
+            metrics: self.metrics.filter(|address| address != "none"),
             timeouts: Timeouts {
                 handshake: time(self.handshake_timeout_ms, default.timeouts.handshake),
                 frame: time(self.frame_timeout_ms, default.timeouts.frame),

@@ -29,7 +29,7 @@ const DRAWS: u8 = 10;
 /// disk; only its owner can read it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A file, or - for standard output
+    /// A file, or - for standard output; a pipe or a device is written as it is
     file: PathBuf,
 }
 
@@ -39,23 +39,41 @@ pub(crate) fn now_ms() -> u64 {
 
 pub(crate) fn run(server: &ServerArgs, args: &Args) -> Result<(), Failure> {
     if args.file.as_os_str() == "-" {
-        return dump(server, stdout().lock()).map(|_| ());
+        return whole(dump(server, stdout().lock()).map(drop));
     }
-    let mut part = args.file.clone().into_os_string();
+    let attempt = |file: &Path| format!("write {}", file.display());
+    // Of a link the file that it leads to; one that is not there yet has a folder that is.
+    let file = std::fs::canonicalize(&args.file).unwrap_or_else(|_| args.file.clone());
+    if std::fs::metadata(&file).is_ok_and(|about| !about.is_file() && !about.is_dir()) {
+        // A pipe or a device takes it as it comes, and stays what it is.
+        let pipe = OpenOptions::new().write(true).open(&file).map_err(Failure::io(attempt(&file)))?;
+        return whole(dump(server, pipe).map(drop));
+    }
+    let mut part = file.clone().into_os_string();
     part.push(".part");
     let part = PathBuf::from(part);
-    let attempt = || format!("write {}", part.display());
     let create = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part);
-    let written = create.map_err(Failure::io(attempt())).and_then(|file| {
-        let file = dump(server, file)?;
-        file.sync_all().map_err(Failure::io(attempt()))
+    let written = create.map_err(Failure::io(attempt(&part))).and_then(|written| {
+        let written = dump(server, written)?;
+        written.sync_all().map_err(Failure::io(attempt(&part)))
     });
-    let renamed = written.and_then(|()| rename(&part, &args.file).map_err(Failure::io(attempt())));
+    let renamed = written.and_then(|()| rename(&part, &file).map_err(Failure::io(attempt(&part))));
     if renamed.is_err() {
         // What is there is no dump, and the error says why.
         let _ = std::fs::remove_file(&part);
     }
     renamed
+}
+
+/// Whoever reads a dump wants all of it: that they closed the pipe is no success, as it is elsewhere.
+fn whole(done: Result<(), Failure>) -> Result<(), Failure> {
+    match done {
+        Err(Failure::Io { attempt, source }) if source.kind() == io::ErrorKind::BrokenPipe => {
+            let closed = io::Error::other("its reader has closed the pipe; what it has is no whole dump");
+            Err(Failure::Io { attempt, source: closed })
+        }
+        done => done,
+    }
 }
 
 /// Also on disk when it returns.
