@@ -4,6 +4,9 @@
 //! The pages of a mapped file reach the disk in any order. While the machine lives, the file is whole whatever becomes of the
 //! server, and has everything that the log has: the table is believed. In another life of the machine the log is.
 //!
+//! A log that is filled from the table for the first time says so itself until it has everything: whatever comes between, a
+//! part of a table must never be taken for all of it.
+//!
 //! Invariant: the life that the table's note names, and the one in its root, are among those that the log's note names, at
 //! each moment of a start and of the time that it serves. A copy of either that is older than the other is so found out:
 //!
@@ -30,13 +33,11 @@ const FILE_NAME: &str = "table.log";
 const ALONE: &str = "alone";
 /// In place of a life of the machine: the file was synced, and not written since. Believed in any life.
 const WHOLE: &str = "whole";
-/// The log is filled from the table, which alone has everything. Believed in any life, as a table without a log is.
-const FILLING: &str = "filling";
 
 /// What is said beside a table that has a log.
 struct Note {
     log: u64,
-    /// The machine's boot id, [`WHOLE`] or [`FILLING`].
+    /// The machine's boot id, or [`WHOLE`].
     state: String,
     /// The table's.
     life: u64,
@@ -49,8 +50,6 @@ pub(crate) enum State {
     Written,
     /// [`WHOLE`].
     Whole,
-    /// [`FILLING`].
-    Filling,
 }
 
 fn this_boot() -> Result<String, ServerError> {
@@ -76,7 +75,6 @@ pub(crate) fn write(folder: &Path, log: u64, state: State, life: u64) -> Result<
     let state = match state {
         State::Written => this_boot()?,
         State::Whole => WHOLE.to_owned(),
-        State::Filling => FILLING.to_owned(),
     };
     let (path, note) = (folder.join(FILE_NAME), format!("{log:016x} {state} {life:016x}\n"));
     match std::fs::read_to_string(&path) {
@@ -108,7 +106,7 @@ pub(crate) fn noted_life(folder: &Path, log: &Stored) -> Result<Option<u64>, Ser
 /// Whether the table in a folder, whose root has this life if it is one, is to be taken; else it is made anew, from the log.
 /// An error where each may have what the other has not.
 pub(crate) fn is_believed(folder: &Path, life: Option<u64>, log: &Stored) -> Result<bool, ServerError> {
-    if log.is_empty() {
+    if log.is_to_be_filled()? {
         return Ok(true);
     }
     let (table, log_path) = (folder.to_owned(), log.path().to_owned());
@@ -120,7 +118,7 @@ pub(crate) fn is_believed(folder: &Path, life: Option<u64>, log: &Stored) -> Res
         return Err(other().into());
     }
     // What the disk has of a table that the machine went down with may be of any age.
-    if ![WHOLE, FILLING].contains(&&*note.state) && note.state != this_boot()? {
+    if note.state != WHOLE && note.state != this_boot()? {
         info!(table = %folder.display(), "the machine was started anew: the table is made again from the log");
         return Ok(false);
     }

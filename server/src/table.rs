@@ -93,7 +93,7 @@ pub(crate) fn open<M: Backing>(config: &Config, wrap: impl FnOnce(Region) -> M) 
             let pages = region.advise_huge_pages();
             let store = Store::create(wrap(region), &options)?;
             fill(&store, stored.as_mut())?;
-            stored.iter().try_for_each(|log| log.set_lives(&[store.boot_id()]))?;
+            stored.iter().try_for_each(|log| log.set_lives(&[store.boot_id()], false))?;
             let log = stored.map(|stored| stored.go_on(&store, false)).transpose()?;
             (store, "memfd".to_owned(), pages, None, log)
         }
@@ -157,10 +157,7 @@ fn take_up<M: Backing>(
     if let Some(log) = &log {
         let new = getrandom::u64().map_err(|error| folder_error(&folder.path, io::Error::other(error.to_string())))?;
         let noted = pairing::noted_life(&folder.path, log)?;
-        log.set_lives(&[noted.unwrap_or(root.boot_id), root.boot_id, new])?;
-        if log.is_empty() {
-            pairing::write(&folder.path, log.id(), State::Filling, root.boot_id)?;
-        }
+        log.set_lives(&[noted.unwrap_or(root.boot_id), root.boot_id, new], log.is_to_be_filled()?)?;
         options.boot_id = Some(new);
     }
     let (store, pages) = recover(&folder.table(), &options, wrap)?;
@@ -228,7 +225,7 @@ fn create_file<M: Backing>(
     fill(&store, log.as_deref_mut())?;
     if let Some(log) = &log {
         let noted = pairing::noted_life(&folder.path, log)?;
-        log.set_lives(&[noted.unwrap_or(store.boot_id()), store.boot_id()])?;
+        log.set_lives(&[noted.unwrap_or(store.boot_id()), store.boot_id()], false)?;
         // The new table may be smaller, and lack what was evicted.
         log.reopen()?;
     }

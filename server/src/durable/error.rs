@@ -92,6 +92,16 @@ pub enum LogError {
         /// The log's folder.
         log: PathBuf,
     },
+    /// A table was being put into it by a start that failed or was killed, and is not there.
+    #[error(
+        "the log in {} has a part only of the table that was to be put into it: start with that table as --data, or give \
+         an empty folder as the log",
+        path.display()
+    )]
+    Unfilled {
+        /// The folder.
+        path: PathBuf,
+    },
     /// The engine or its file refuses.
     #[error("cannot {what} {}", path.display())]
     Engine {

@@ -19,6 +19,8 @@ const CLEAN: &str = "clean";
 const TAIL: &str = "tail";
 /// Says in which lives of a table the log was last written.
 const LIVES: &str = "lives";
+/// Beside them: the log has a part of the table only, of which the table has all.
+const FILLING: &str = "filling";
 const PREFIX: &str = "segment-";
 const ENDING: &str = ".redb";
 const NEW_ENDING: &str = ".new";
@@ -144,17 +146,27 @@ impl Folder {
 
     /// Whether the log was last written in this life of a table, or is just being taken up by it.
     pub(super) fn knows(&self, life: u64) -> Result<bool, LogError> {
+        self.says(&life_line(life))
+    }
+
+    /// Whether it was not given all of its table yet.
+    pub(super) fn is_filling(&self) -> Result<bool, LogError> {
+        self.says(FILLING)
+    }
+
+    fn says(&self, wanted: &str) -> Result<bool, LogError> {
         let path = self.path.join(LIVES);
         match std::fs::read_to_string(&path) {
-            Ok(found) => Ok(found.lines().any(|line| line == life_line(life))),
+            Ok(found) => Ok(found.lines().any(|line| line == wanted)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
             Err(error) => Err(LogError::io("read", &path)(error)),
         }
     }
 
-    /// Notes in which life of a table the log is written from now on, or may be.
-    pub(super) fn set_lives(&self, lives: &[u64]) -> Result<(), LogError> {
-        let lines: Vec<String> = lives.iter().map(|&life| life_line(life)).collect();
+    /// Notes in which life of a table the log is written from now on, or may be, and whether it has a part of that only.
+    pub(super) fn set_lives(&self, lives: &[u64], is_filling: bool) -> Result<(), LogError> {
+        let lines = lives.iter().map(|&life| life_line(life)).chain(is_filling.then(|| FILLING.to_owned()));
+        let lines: Vec<String> = lines.collect();
         write_synced(&self.path.join(LIVES), &format!("{}\n", lines.join("\n")))
     }
 

@@ -138,6 +138,12 @@ impl Stored {
         self.segments.is_empty()
     }
 
+    /// Whether it has nothing that the table has not: it is empty, or was being filled from a table when a start failed or
+    /// was killed.
+    pub(crate) fn is_to_be_filled(&self) -> Result<bool, LogError> {
+        Ok(self.is_empty() || self.folder.is_filling()?)
+    }
+
     pub(crate) fn id(&self) -> u64 {
         self.folder.log_id()
     }
@@ -151,9 +157,10 @@ impl Stored {
         self.folder.knows(life)
     }
 
-    /// Notes the lives of a table in which it may be written from now on; see [`Log::settle`].
-    pub(crate) fn set_lives(&self, lives: &[u64]) -> Result<(), LogError> {
-        self.folder.set_lives(lives)
+    /// Notes the lives of a table in which it may be written from now on, until [`Log::settle`]. `is_filling`: until then it
+    /// is of no use without that table.
+    pub(crate) fn set_lives(&self, lives: &[u64], is_filling: bool) -> Result<(), LogError> {
+        self.folder.set_lives(lives, is_filling)
     }
 
     /// Takes back that it was ended in order: the table that comes may have less than it.
@@ -208,7 +215,8 @@ impl Stored {
     /// Goes on with the log of this table. `is_ahead`: the table may have what the log has not; then all of it is put into
     /// the log first.
     pub(crate) fn go_on<M: Backing>(self, store: &Arc<Store<M>>, is_ahead: bool) -> Result<Log, LogError> {
-        let is_ahead = is_ahead && self.clean != Some(self.next);
+        // One that is being filled may have been ended in order, and the table written without it since.
+        let is_ahead = is_ahead && (self.clean != Some(self.next) || self.folder.is_filling()?);
         // What was evicted while the table was made is in the log still. Nobody may find it absent, and see it again later.
         let is_smaller = store.stats().into_iter().any(|stat| stat.0 == "evicted" && stat.1 > 0);
         let path = self.path().to_owned();
@@ -321,9 +329,9 @@ impl Log {
         self.folder.log_id()
     }
 
-    /// Notes that it is written in this life of a table, and in no other.
+    /// Notes that it is written in this life of a table, and in no other, and has all of that.
     pub(crate) fn settle(&self, life: u64) -> Result<(), LogError> {
-        self.folder.set_lives(&[life])
+        self.folder.set_lives(&[life], false)
     }
 
     /// Ends it. Returns how many records the disk has refused to the end.

@@ -49,6 +49,9 @@ impl Stored {
 
     /// Puts everything that the log has into a table, which is new.
     pub(crate) fn rebuild<M: Backing>(&mut self, store: &Arc<Store<M>>) -> Result<(), LogError> {
+        if self.folder.is_filling()? {
+            return Err(LogError::Unfilled { path: self.path().to_owned() });
+        }
         let since = Instant::now();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let pace = &Pace::new(threads, store.memory_bytes());

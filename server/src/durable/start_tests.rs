@@ -55,6 +55,30 @@ fn what_only_the_cache_may_have_is_on_the_disk_before_it_is_served() {
     }
 }
 
+/// A start may fail when the log has all of the table, and ends in order, and only its notes are not what they should be. A
+/// server without the log may write the table then. Seen to fail where an end in order was enough.
+#[test]
+fn a_log_that_is_being_filled_is_filled_again_though_it_was_ended_in_order() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = new_store(MEMORY_BYTES, &StoreOptions::default());
+    let stored = open(folder.path());
+    stored.set_lives(&[store.boot_id()], true).unwrap();
+    drop(stored.go_on(&store, true).unwrap());
+    let mut stored = open(folder.path());
+    assert_eq!((stored.clean, stored.is_to_be_filled().unwrap()), (Some(stored.next), true));
+    let new = || new_store(MEMORY_BYTES, &StoreOptions::default());
+    assert!(matches!(stored.rebuild(&new()), Err(LogError::Unfilled { .. })));
+    // As the next server finds it: this one's journal was the first one's.
+    let table = new();
+    table.put(b"key", b"without the log", None, 0).unwrap();
+    let log = stored.go_on(&table, true).unwrap();
+    log.settle(store.boot_id()).unwrap();
+    drop(log);
+    let after = new();
+    open(folder.path()).rebuild(&after).unwrap();
+    assert_eq!(after.keys(), 1);
+}
+
 /// A delete of what a smaller table had to evict writes no record: there is nothing to delete. Seen to fail where the log is
 /// compacted only after the start.
 #[test]

@@ -12,7 +12,7 @@ use clap::Parser;
 use sidestep_server::config::EvictionPolicy;
 use sidestep_server::size::ByteSize;
 use sidestep_server::store::Eviction;
-use sidestep_server::{Config, Server};
+use sidestep_server::{Config, LogConfig, Server, SyncMode};
 use sidestep_tests::fail_points::{FailPoints, Points, Step};
 
 /// A server whose every store is a fail point
@@ -33,6 +33,9 @@ struct Cli {
     /// What to do when memory is full
     #[arg(long, default_value = "none")]
     evict: EvictionPolicy,
+    /// Folder of a log, which every write waits for
+    #[arg(long)]
+    durable: Option<PathBuf>,
     /// A command that is obeyed before the table is opened
     #[arg(long)]
     first: Option<String>,
@@ -81,6 +84,7 @@ fn serve(cli: Cli) -> Result<(), Box<dyn std::error::Error>> {
             EvictionPolicy::None => Eviction::None,
             EvictionPolicy::Clock => Eviction::Clock,
         },
+        durable: cli.durable.map(|path| LogConfig { path, sync: SyncMode::Always }),
         workers: 1,
         ..Config::default()
     };

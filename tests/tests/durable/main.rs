@@ -2,6 +2,7 @@
 
 mod disk;
 mod faults;
+mod pairs;
 mod removals;
 mod starts;
 

@@ -9,11 +9,11 @@ use sidestep_tests::process::{ServerProcess, program};
 
 use super::{Place, args, client, eventually, stat, stop};
 
-fn get(client: &Client, key: &str) -> Option<String> {
+pub(super) fn get(client: &Client, key: &str) -> Option<String> {
     client.get(key).expect("a get").map(|found| String::from_utf8_lossy(&found).into_owned())
 }
 
-fn put_all<V: AsRef<[u8]>>(session: &mut Session, pairs: &[(String, V)]) {
+pub(super) fn put_all<V: AsRef<[u8]>>(session: &mut Session, pairs: &[(String, V)]) {
     for put in session.multi_put(pairs).expect("a batch") {
         put.expect("a put");
     }
