@@ -249,7 +249,7 @@ mod tests {
             ConnectError::Handshake(HandshakeError::Version(9))
         ));
         assert!(matches!(
-            against(b"SIDESTEP\x04\x00\x02\x00\xff\xff\xff\xff"),
+            against(b"SIDESTEP\x05\x00\x02\x00\xff\xff\xff\xff"),
             ConnectError::Handshake(HandshakeError::TooLong(_))
         ));
     }

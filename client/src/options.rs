@@ -230,7 +230,8 @@ impl fmt::Debug for Options {
 pub struct PutOptions {
     /// Only if the key's version is this one; 0 = only if the key is absent.
     pub expect: Option<u64>,
-    /// The value expires after this time.
+    /// The value expires after this time, counted by the server's clock from the arrival of the request: this machine's
+    /// clock has no part in it. In whole milliseconds, at least one.
     pub ttl: Option<Duration>,
 }
 

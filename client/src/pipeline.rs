@@ -30,12 +30,12 @@ pub(crate) struct Request<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) value: &'a [u8],
     pub(crate) expect: Option<u64>,
-    pub(crate) expires_ms: u64,
+    pub(crate) ttl_ms: u64,
 }
 
 impl<'a> Request<'a> {
     pub(crate) fn get(key: &'a [u8]) -> Self {
-        Self { op: Op::Get, key, value: &[], expect: None, expires_ms: 0 }
+        Self { op: Op::Get, key, value: &[], expect: None, ttl_ms: 0 }
     }
 
     pub(crate) fn put(key: &'a [u8], value: &'a [u8]) -> Self {
@@ -163,7 +163,7 @@ impl Pipeline {
             id: id.into(),
             sequence: sequence.into(),
             expect_version: request.expect.unwrap_or(0).into(),
-            expires_ms: request.expires_ms.into(),
+            ttl_ms: request.ttl_ms.into(),
         };
         let start = self.position + self.log.len() as u64;
         self.log.extend_from_slice(header.as_bytes());

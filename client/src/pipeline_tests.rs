@@ -2,7 +2,7 @@ use super::*;
 use sidestep_core::message::Status;
 
 fn put<'a>(key: &'a [u8], value: &'a [u8]) -> Request<'a> {
-    Request { op: Op::Put, key, value, expect: None, expires_ms: 0 }
+    Request { op: Op::Put, key, value, expect: None, ttl_ms: 0 }
 }
 
 fn reply(id: u64) -> ReplyHeader {

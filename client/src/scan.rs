@@ -1,5 +1,7 @@
 //! A whole table: all keys page by page, written back with their expiry, or removed.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use sidestep_core::message::Op;
 use sidestep_core::scan::{
     FLUSH_REQUEST_BYTES, Flushed, PAGE_HEADER_BYTES, PAGE_LIMIT_BYTES, PageHeader, Record, ScanRequest, records,
@@ -100,7 +102,8 @@ impl Session {
     }
 
     /// Writes many values, each with the time at which it expires, in milliseconds since the Unix epoch (0 = never). Else
-    /// as [`Session::multi_put`]. One that is in the past makes a key that is absent.
+    /// as [`Session::multi_put`]. What is left until then is told by this machine's clock, and counted from then on by the
+    /// server's; one that is in the past makes a key that is absent a millisecond later.
     pub fn multi_put_until<K: AsRef<[u8]>, V: AsRef<[u8]>>(
         &mut self,
         entries: &[(K, V, u64)],
@@ -110,9 +113,11 @@ impl Session {
         }
         self.settle_request()?;
         let mut versions = vec![Ok(0); entries.len()];
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
         let request = |i: usize| {
             let (key, value, expires_ms): &(K, V, u64) = &entries[i];
-            Request { expires_ms: *expires_ms, ..Request::put(key.as_ref(), value.as_ref()) }
+            let ttl_ms = if *expires_ms == 0 { 0 } else { expires_ms.saturating_sub(now_ms).max(1) };
+            Request { ttl_ms, ..Request::put(key.as_ref(), value.as_ref()) }
         };
         self.stream(entries.len(), request, &mut |i, answer| {
             versions[i] = answer.map(|answer| match answer {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use sidestep_core::handshake;
 use sidestep_core::limits::MAX_KEY_BYTES;
@@ -191,7 +191,7 @@ impl Session {
     fn delete_with(&mut self, key: &[u8], expect: Option<u64>) -> Result<bool, Error> {
         check_key(key)?;
         let mut removed = false;
-        let request = Request { op: Op::Delete, key, value: &[], expect, expires_ms: 0 };
+        let request = Request { op: Op::Delete, key, value: &[], expect, ttl_ms: 0 };
         self.call(&request, |answer| removed = matches!(answer, Answer::Removed { .. }))?;
         Ok(removed)
     }
@@ -255,7 +255,7 @@ impl Session {
         }
     }
 
-    /// A put whose lengths and expiry are right.
+    /// A put whose lengths and time to live are right.
     pub(crate) fn put_request<'a>(
         &self,
         key: &'a [u8],
@@ -267,11 +267,11 @@ impl Session {
         if value.len() > most as usize {
             return Err(Error::TooLarge(format!("expected a value of at most {most} bytes, found {}", value.len())));
         }
-        let expires_ms = match options.ttl {
-            Some(ttl) => expires_ms(ttl)?,
+        let ttl_ms = match options.ttl {
+            Some(ttl) => ttl_ms(ttl)?,
             None => 0,
         };
-        Ok(Request { op: Op::Put, key, value, expect: options.expect, expires_ms })
+        Ok(Request { op: Op::Put, key, value, expect: options.expect, ttl_ms })
     }
 }
 
@@ -303,9 +303,21 @@ pub(crate) fn check_key(key: &[u8]) -> Result<(), Error> {
     }
 }
 
-fn expires_ms(ttl: Duration) -> Result<u64, Error> {
-    let too_far = || Error::Options(format!("a time to live of {ttl:?} is beyond what a clock can hold"));
-    let at = SystemTime::now().checked_add(ttl).ok_or_else(too_far)?;
-    let since_epoch = at.duration_since(UNIX_EPOCH).map_err(|_| too_far())?;
-    u64::try_from(since_epoch.as_millis()).map(|ms| ms.max(1)).map_err(|_| too_far())
+/// Never 0, which is for ever.
+fn ttl_ms(ttl: Duration) -> Result<u64, Error> {
+    let too_far = |_| Error::Options(format!("a time to live of {ttl:?} is beyond what a clock can hold"));
+    u64::try_from(ttl.as_millis()).map(|ms| ms.max(1)).map_err(too_far)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_to_live_is_never_for_ever() {
+        for (ttl, ms) in [(0, 1), (1, 1), (1_999, 1), (2_000, 2), (3_600_000_000, 3_600_000)] {
+            assert_eq!(ttl_ms(Duration::from_micros(ttl)).ok(), Some(ms));
+        }
+        assert!(matches!(ttl_ms(Duration::MAX), Err(Error::Options(_))));
+    }
 }

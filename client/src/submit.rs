@@ -112,7 +112,7 @@ impl Session {
     pub fn submit_delete(&mut self, key: impl AsRef<[u8]>, expect: Option<u64>) -> Result<Ticket, Error> {
         let key = key.as_ref();
         check_key(key)?;
-        self.submit_write(&Request { op: Op::Delete, key, value: &[], expect, expires_ms: 0 })
+        self.submit_write(&Request { op: Op::Delete, key, value: &[], expect, ttl_ms: 0 })
     }
 
     fn submit_write(&mut self, request: &Request<'_>) -> Result<Ticket, Error> {

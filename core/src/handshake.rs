@@ -26,7 +26,7 @@ use crate::limits::MAX_CONTROL_BYTES;
 /// First bytes of every handshake message.
 pub const MAGIC: [u8; 8] = *b"SIDESTEP";
 /// Version of the wire protocol.
-pub const WIRE_VERSION: u16 = 4;
+pub const WIRE_VERSION: u16 = 5;
 
 /// Fixed head of a handshake message, 16 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

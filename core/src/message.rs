@@ -124,8 +124,9 @@ pub struct RequestHeader {
     pub sequence: U64,
     /// See [`FLAG_CONDITIONAL`].
     pub expect_version: U64,
-    /// Of a put: milliseconds since the Unix epoch at which the item expires; 0 = never.
-    pub expires_ms: U64,
+    /// Of a put: milliseconds after which the item expires, by the server's clock from the moment at which it has this
+    /// header; 0 = never.
+    pub ttl_ms: U64,
 }
 
 /// Where a value is in its client's memory, 16 bytes: that of a request with [`FLAG_LENT`], over a message channel by
@@ -181,7 +182,7 @@ mod tests {
             id: 0x0708_090a_0b0c_0d0e.into(),
             sequence: 0x0f10.into(),
             expect_version: 0x1112.into(),
-            expires_ms: 0x1314.into(),
+            ttl_ms: 0x1314.into(),
         };
         let bytes = [
             2, 1, 2, 1, 6, 5, 4, 3, 0xe, 0xd, 0xc, 0xb, 0xa, 9, 8, 7, 0x10, 0xf, 0, 0, 0, 0, 0, 0, 0x12, 0x11, 0, 0, 0,

@@ -91,7 +91,7 @@ fn request(op: Op, flags: u8, key: &[u8], value: &[u8], id: u64) -> Vec<u8> {
         id: id.into(),
         sequence: if op.is_write() { id } else { 0 }.into(),
         expect_version: 0.into(),
-        expires_ms: 0.into(),
+        ttl_ms: 0.into(),
     };
     [header.as_bytes(), key, value].concat()
 }

@@ -8,7 +8,6 @@ use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
@@ -17,7 +16,9 @@ use sidestep_fabric::region::{FileLock, ReadOnlyRegion, Region, RegionError};
 
 use crate::error::ServerError;
 use crate::pairing;
-use crate::store::{CheckReport, Root, Salvage, SalvageReport, Store, StoreError, StoreOptions, check, would_recover};
+use crate::store::{
+    CheckReport, Root, Salvage, SalvageReport, Store, StoreError, StoreOptions, check, system_ms, would_recover,
+};
 use crate::table::{Folder, NEW_FILE_NAME, folder_error, look_at};
 
 /// What came of it.
@@ -102,8 +103,7 @@ impl Looked {
         let whole_bytes = file_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
         let memory = Arc::new(ReadOnlyRegion::map(copy.into(), whole_bytes)?);
         let mut report = check(&*memory);
-        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
-        let salvage = Salvage::of(&*memory, &ranges, now_ms);
+        let salvage = Salvage::of(&*memory, &ranges, system_ms());
         if let Ok(lost @ 1..) = salvage.as_ref().map(Salvage::keys_without_slot) {
             report.problem(format!("{lost} items are the values of keys, but no slot leads to them"));
         }

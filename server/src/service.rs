@@ -196,7 +196,7 @@ impl<M: Backing> Service<M> {
             }
             return Ok(Outcome { status: Status::Ok, version: flushed.0 });
         }
-        let expires_ms = request.header.expires_ms.get();
+        let expires_ms = self.store.end_after(request.header.ttl_ms.get());
         let version = self.store.put(request.key, request.value, request.expect(), expires_ms)?;
         Ok(Outcome { status: Status::Ok, version })
     }
@@ -212,9 +212,11 @@ impl<M: Backing> Service<M> {
             Some(applied) => return caller.written(self.queue(), Op::Put, header, applied, "").map(|()| None),
             None => match self.queue().and_then(Queue::refusal) {
                 Some(reason) => Err(WriteError::NotLogged(reason)),
-                None => caller
-                    .guard
-                    .repin_after(|| self.store.reserve(request.key, header.value_bytes.get(), header.expires_ms.get())),
+                None => {
+                    let expires_ms = self.store.end_after(header.ttl_ms.get());
+                    let value_bytes = header.value_bytes.get();
+                    caller.guard.repin_after(|| self.store.reserve(request.key, value_bytes, expires_ms))
+                }
             },
         };
         match reserved {

@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-use tracing::{error, warn};
+use tracing::{error, info, warn};
 
 use crate::backing::Backing;
 use crate::store::Store;
@@ -25,9 +25,20 @@ impl<M: Backing> Upkeep<M> {
                 .grow_ahead(|error| warn!(%error, "the table cannot grow for now; writes go on while there is room"));
         };
         upkeep.threads.push(Builder::new().name("sidestep-grow".into()).spawn(grow)?);
-        let sweep = move || store.sweep_expired();
+        let sweep = move || store.sweep_expired(tell_of_clock);
         upkeep.threads.push(Builder::new().name("sidestep-sweep".into()).spawn(sweep)?);
         Ok(upkeep)
+    }
+}
+
+fn tell_of_clock(ahead_ms: u64) {
+    match ahead_ms {
+        0 => info!("this machine's clock has caught up with the table's: what expires does so in its time again"),
+        ahead_ms => warn!(
+            ahead_ms,
+            "the table's clock is ahead of this machine's, which was wrong once or is now: until it has caught up nothing \
+             expires, and times to live count from the table's; see \"A clock that was wrong\" in OPERATIONS.md"
+        ),
     }
 }
 

@@ -14,6 +14,7 @@ use sidestep_core::memory::Memory;
 use super::head::{Root, read_root};
 use super::recover::{directories, subtables};
 use super::space::directory_blocks;
+use super::time::{clock_problem, system_ms};
 
 /// Problems are listed up to this many; the rest is counted.
 const LISTED: usize = 20;
@@ -87,6 +88,9 @@ impl<'m, M: Memory> Checker<'m, M> {
         let directories = directories(self.memory, self.blocks)?;
         let subtables = subtables(self.memory, self.blocks, &directories)?;
         report.subtables = subtables.len() as u64;
+        if let Some(problem) = clock_problem(self.memory, system_ms()) {
+            report.problem(problem);
+        }
         let current = DirectoryWord(self.memory.load(root::CURRENT_DIRECTORY_WORD));
         report.directory_depth = current.depth();
         self.take(0, root::ROOT_BLOCKS, "the root", report);

@@ -27,12 +27,12 @@ mod settle;
 mod space;
 mod split;
 mod sweep;
+mod time;
 mod trial;
 mod write;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, MutexGuard};
 use sidestep_core::hash::KeyHash;
@@ -54,6 +54,7 @@ pub use scan::{Met, ScanFrom};
 pub use trial::would_recover;
 
 pub(crate) use head::{HEAD_WORDS, Root};
+pub(crate) use time::system_ms;
 
 use ahead::Ahead;
 use counters::Counters;
@@ -213,22 +214,6 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         }
     }
 
-    /// The server's clock in milliseconds since the Unix epoch: never below the floor in the root.
-    fn now_ms(&self) -> u64 {
-        let system = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
-        system.max(self.memory.load(root::CLOCK_FLOOR_WORD))
-    }
-
-    /// Whether an item with this expiry is gone. The answer is made to last: the clock never goes back before it.
-    fn is_expired(&self, expires_ms: u64) -> bool {
-        if expires_ms == 0 {
-            return false;
-        }
-        let now = self.now_ms();
-        self.memory.fetch_max(root::CLOCK_FLOOR_WORD, now);
-        now >= expires_ms
-    }
-
     /// Counters by name, in a stable order.
     pub fn stats(&self) -> Vec<(String, u64)> {
         let current = DirectoryWord(self.memory.load(root::CURRENT_DIRECTORY_WORD));
@@ -252,6 +237,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             ("extents_held", counts.held),
             ("slabs", counts.slabs),
             ("version_ceiling", self.memory.load(root::VERSION_CEILING_WORD)),
+            ("clock_ahead_ms", self.clock_ahead_ms()),
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into();

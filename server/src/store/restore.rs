@@ -28,16 +28,6 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         let _ = self.journal.set(journal);
     }
 
-    /// The clock has been there.
-    pub fn raise_clock_floor(&self, clock_ms: u64) {
-        self.memory.fetch_max(root::CLOCK_FLOOR_WORD, clock_ms);
-    }
-
-    /// The clock is not told to be earlier than this.
-    pub fn clock_floor_ms(&self) -> u64 {
-        self.memory.load(root::CLOCK_FLOOR_WORD)
-    }
-
     /// No item ever had a version above this.
     pub fn version_ceiling(&self) -> u64 {
         self.memory.load(root::VERSION_CEILING_WORD)

@@ -17,6 +17,7 @@ use sidestep_core::layout::root;
 use sidestep_core::memory::{Memory, MemoryMut};
 
 use super::head::read_root_of_any_length;
+use super::time::MOST_AHEAD_MS;
 use super::{Store, StoreError, WriteError};
 use items::Items;
 use slots::Slots;
@@ -25,8 +26,6 @@ use slots::Slots;
 const VERSION_JUMP: u64 = 1 << 48;
 /// No ceiling is above that: it rises by some 2^40 at most with each start.
 const MOST_CEILING: u64 = 1 << 62;
-/// A clock that is further ahead of this machine's is not believed.
-const MOST_CLOCK_AHEAD_MS: u64 = 366 * 24 * 3600 * 1000;
 
 /// Why an item was not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -130,7 +129,7 @@ impl Salvage {
             index_problems,
             ceiling_is_wrong: is_wrong,
             version_floor: version_floor.ok_or_else(no_versions)?,
-            clock_ms: (clock_ms <= now_ms.saturating_add(MOST_CLOCK_AHEAD_MS)).then_some(clock_ms),
+            clock_ms: (clock_ms <= now_ms.saturating_add(MOST_AHEAD_MS)).then_some(clock_ms),
             segment_bytes: root.segment_bytes,
             memory_bytes: root.memory_bytes,
             items: current.into_iter().chain(more).collect(),

@@ -16,6 +16,7 @@ use sidestep_core::layout::root;
 use sidestep_core::limits::BLOCK_WORDS;
 use sidestep_core::memory::MemoryMut;
 
+use super::time::ClockWatch;
 use super::write::Place;
 use super::{Locked, Store};
 
@@ -99,8 +100,13 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
 
     /// Removes items as they expire, until [`Store::stop_sweeping`]; for a thread of its own. It sleeps while nothing
     /// is due. An item is gone within a second of its time, or twenty times what a pass over the table takes.
-    pub fn sweep_expired(self: &Arc<Self>) {
+    ///
+    /// `clock_ahead` is told when the table's clock is found to be ahead of this machine's, by how many milliseconds, and
+    /// with 0 when it is no more.
+    pub fn sweep_expired(self: &Arc<Self>, mut clock_ahead: impl FnMut(u64)) {
+        let mut watch = ClockWatch::default();
         loop {
+            watch.look(self.clock_ahead_ms()).into_iter().for_each(&mut clock_ahead);
             let soonest_ms = self.sweeper.soonest_ms.load(Ordering::Relaxed);
             let left_ms = soonest_ms.saturating_sub(self.now_ms());
             if left_ms > 0 {
@@ -220,7 +226,7 @@ mod tests {
 
     fn beside_sweeper(store: &Arc<Store<Arc<Words>>>, work: impl FnOnce()) {
         std::thread::scope(|scope| {
-            scope.spawn(|| store.sweep_expired());
+            scope.spawn(|| store.sweep_expired(|_| {}));
             // Also where the work panics, which would wait for the thread for ever.
             let _stop = Stop(store);
             work();

@@ -3,6 +3,7 @@
 //!
 //! `SIDESTEP_SEED=N` sets the random choices.
 
+mod clock;
 mod damage;
 mod file;
 mod repair;

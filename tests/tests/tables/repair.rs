@@ -19,11 +19,11 @@ use super::file::{Found, TableFile};
 use super::{Written, check, client, damage, start};
 
 impl Written {
-    fn file(&self) -> TableFile {
+    pub(crate) fn file(&self) -> TableFile {
         TableFile { bytes: self.bytes() }
     }
 
-    fn save(&self, file: &TableFile) {
+    pub(crate) fn save(&self, file: &TableFile) {
         std::fs::write(self.table(), &file.bytes).expect("a write");
     }
 

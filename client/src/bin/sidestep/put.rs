@@ -17,7 +17,7 @@ pub(crate) struct Args {
     /// The value, - or nothing for standard input, @FILE for the contents of a file
     #[arg(allow_hyphen_values = true)]
     value: Option<OsString>,
-    /// Let the value expire after so many milliseconds
+    /// Let the value expire after so many milliseconds, by the server's clock
     #[arg(long, value_name = "MS")]
     ttl_ms: Option<u64>,
 }
