@@ -129,11 +129,8 @@ fn make(new: &Path, salvage: Salvage, memory: &ReadOnlyRegion, table: &Path) -> 
     let bytes = salvage.memory_bytes().max(memory.bytes());
     let region = Region::create_file(new, bytes)?;
     region.advise_huge_pages();
-    let options = StoreOptions {
-        segment_bytes: Some(salvage.segment_bytes()),
-        version_floor: salvage.version_floor(),
-        ..options()
-    };
+    let options =
+        StoreOptions { segment_bytes: salvage.segment_bytes(), version_floor: salvage.version_floor(), ..options() };
     let store = Store::create(region, &options)?;
     let report =
         salvage.put_into(memory, &store).map_err(|source| ServerError::Repair { path: table.to_owned(), source })?;

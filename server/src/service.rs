@@ -276,7 +276,7 @@ fn outcome(result: Result<Outcome, WriteError>, text: &mut String) -> Outcome {
     let (status, version) = match &error {
         WriteError::VersionMismatch { found } => return Outcome { status: Status::VersionMismatch, version: *found },
         WriteError::Full(_) => (Status::Full, 0),
-        WriteError::NotLogged(_) => (Status::Full, 0),
+        WriteError::NotLogged(_) | WriteError::NoVersion(_) => (Status::Full, 0),
         WriteError::TooLarge(_) => (Status::TooLarge, 0),
         WriteError::BadKey(_) => (Status::BadRequest, 0),
     };

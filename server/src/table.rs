@@ -267,8 +267,10 @@ pub(crate) fn look_at(table: &Path) -> Result<(File, [u64; HEAD_WORDS], u64), Se
 fn check_head(table: &Path, config: &Config) -> Result<Root, ServerError> {
     let (_, head, file_bytes) = look_at(table)?;
     let root = Root::parse(head, file_bytes).map_err(|source| ServerError::Table { path: table.to_owned(), source })?;
+    // How much more was asked for then, in whole segments nothing, is not known any more.
+    let memory_bytes = config.memory_bytes.map(|asked| asked / root.segment_bytes * root.segment_bytes);
     let sizes =
-        [("--memory", file_bytes, config.memory_bytes), ("--segment", root.segment_bytes, config.segment_bytes)];
+        [("--memory", root.memory_bytes, memory_bytes), ("--segment", root.segment_bytes, config.segment_bytes)];
     for (option, made, asked) in sizes {
         if let Some(asked) = asked.filter(|&asked| asked != made) {
             return Err(ServerError::OtherSize { path: table.to_owned(), option, made, asked });

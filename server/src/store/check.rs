@@ -12,9 +12,10 @@ use sidestep_core::location::Location;
 use sidestep_core::memory::Memory;
 
 use super::head::{Root, read_root};
+use super::plausible::{root_problems, segments_problem};
 use super::recover::{directories, subtables};
 use super::space::directory_blocks;
-use super::time::{clock_problem, system_ms};
+use super::time::system_ms;
 
 /// Problems are listed up to this many; the rest is counted.
 const LISTED: usize = 20;
@@ -88,9 +89,8 @@ impl<'m, M: Memory> Checker<'m, M> {
         let directories = directories(self.memory, self.blocks)?;
         let subtables = subtables(self.memory, self.blocks, &directories)?;
         report.subtables = subtables.len() as u64;
-        if let Some(problem) = clock_problem(self.memory, system_ms()) {
-            report.problem(problem);
-        }
+        let problems = root_problems(self.memory, &self.root, system_ms());
+        problems.into_iter().for_each(|problem| report.problem(problem));
         let current = DirectoryWord(self.memory.load(root::CURRENT_DIRECTORY_WORD));
         report.directory_depth = current.depth();
         self.take(0, root::ROOT_BLOCKS, "the root", report);
@@ -112,6 +112,10 @@ impl<'m, M: Memory> Checker<'m, M> {
             self.subtable(entry, index / span, report);
             left.remove(&entry.address());
             index += span;
+        }
+        let end = self.used.last_key_value().map_or(0, |(address, blocks)| address + blocks);
+        if let Some(problem) = segments_problem(self.memory, &self.root, end) {
+            report.problem(problem);
         }
         if report.open_splits == 0 {
             let lost = |at| format!("the directory leads no more to the subtable at {at:#x}");

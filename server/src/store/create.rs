@@ -14,6 +14,7 @@ use super::ahead::Ahead;
 use super::counters::Counters;
 use super::evict::Clock;
 use super::locks::Locks;
+use super::plausible::LAST_VERSION;
 use super::space::{Growth, Space};
 use super::sweep::Sweeper;
 use super::{Store, StoreError, StoreOptions};
@@ -63,6 +64,11 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         let memory_bytes = bytes / segment_bytes * segment_bytes;
         let table_id = options.table_id.map_or_else(random_word, Ok)?;
         let floor = options.version_floor;
+        if floor > LAST_VERSION {
+            return Err(StoreError::Words(format!(
+                "versions begin above {floor:#x}, expected at most {LAST_VERSION:#x}"
+            )));
+        }
         memory.store(root::VERSION_FLOOR_WORD, floor);
         memory.store(root::VERSION_CEILING_WORD, floor);
         let store = Self::assemble(memory, table_id, random_word()?, memory_bytes, segment_bytes, options, floor);

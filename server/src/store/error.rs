@@ -54,7 +54,7 @@ pub enum StoreError {
     },
     /// Not as long as it was made.
     #[error(
-        "expected {expected} bytes, found {found}: the file was truncated, or written to by something else; put a copy back, \
+        "expected {expected} bytes, found {found}: the file was truncated or made longer by something else; put a copy back, \
          or see `sidestep-server check --help` on how to keep what is whole"
     )]
     Length {
@@ -86,6 +86,11 @@ pub enum StoreError {
     /// The table contradicts itself.
     #[error("damaged table: {0}")]
     Damaged(String),
+    /// Words of its root, which have no checksum, cannot be right.
+    #[error(
+        "damaged root: {0}; `sidestep-server check --repair` makes a new table of what is whole, or put a copy back"
+    )]
+    Words(String),
     /// The storage behind the memory refuses.
     #[error("cannot allocate {bytes} bytes of table memory")]
     Allocate {
@@ -117,6 +122,9 @@ pub enum WriteError {
     /// The log that the write would have to be in cannot be written.
     #[error("the log cannot be written, so nothing is: {0}")]
     NotLogged(String),
+    /// The last version was given.
+    #[error("no version is left above {0:#x}: `sidestep dump` the table, and `sidestep load` that into a new one")]
+    NoVersion(u64),
     /// An empty key.
     #[error("expected a key of 1 to 4096 bytes, found {0}")]
     BadKey(usize),

@@ -28,9 +28,12 @@ impl Root {
         Ok(found)
     }
 
-    /// Whether a file of so many bytes has all of the table.
+    /// Whether a file of so many bytes has all of the table, and nothing more.
     pub(crate) fn check_length(&self, bytes: u64) -> Result<(), StoreError> {
-        match bytes >= self.memory_bytes && bytes.is_multiple_of(BLOCK_BYTES as u64) {
+        // What is behind whole segments is not used; a whole one more was not there when the table was made.
+        let rest = bytes.checked_sub(self.memory_bytes);
+        let is_as_made = rest.is_some_and(|rest| rest < self.segment_bytes);
+        match is_as_made && bytes.is_multiple_of(BLOCK_BYTES as u64) {
             true => Ok(()),
             false => Err(StoreError::Length { expected: self.memory_bytes, found: bytes }),
         }
@@ -124,6 +127,8 @@ mod tests {
         assert!(matches!(refused(|head| head[4] += 64, BYTES), StoreError::Root { .. }));
         assert!(matches!(refused(|head| head[5] = 0, BYTES), StoreError::Root { .. }));
         assert!(matches!(refused(|_| {}, BYTES - 64), StoreError::Length { expected: BYTES, .. }));
+        assert!(Root::parse(good(), BYTES + BYTES / 4 - 64).is_ok());
+        assert!(matches!(refused(|_| {}, BYTES + BYTES / 4), StoreError::Length { expected: BYTES, .. }));
         assert!(matches!(refused(|_| {}, BYTES + 1), StoreError::Length { .. }));
     }
 }

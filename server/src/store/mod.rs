@@ -16,6 +16,7 @@ mod head;
 mod journal;
 mod locks;
 mod need;
+mod plausible;
 mod read;
 mod recover;
 mod reserve;

@@ -16,8 +16,10 @@ use sidestep_core::memory::{Memory, MemoryMut};
 
 use super::create::random_word;
 use super::head::read_root;
+use super::plausible::{root_problems, segments_problem};
 use super::settle::Route;
 use super::space::directory_blocks;
+use super::time::system_ms;
 use super::{Store, StoreError, StoreOptions};
 
 /// What a recovery found and did.
@@ -98,16 +100,19 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         let blocks = root.memory_bytes / BLOCK_BYTES as u64;
         let directories = directories(&memory, blocks)?;
         let subtables = subtables(&memory, blocks, &directories)?;
+        if let Some(problem) = root_problems(&memory, &root, system_ms()).into_iter().next() {
+            return Err(StoreError::Words(problem));
+        }
         let ceiling = memory.load(root::VERSION_CEILING_WORD);
         let boot_id = options.boot_id.map_or_else(random_word, Ok)?;
         let store =
             Self::assemble(memory, root.table_id, boot_id, root.memory_bytes, root.segment_bytes, options, ceiling);
         store.memory.store(root::BOOT_ID_WORD, boot_id);
-        // The keys of another life open nothing.
+        // The keys of another life open nothing. That the segments are in use stays said: there are things in them.
         for segment in 0..root::MAX_SEGMENTS {
             let word = root::SEGMENTS_WORD + 2 * segment + 1;
             if SegmentWord(store.memory.load(word)).rkey() != 0 {
-                store.memory.store(word, 0);
+                store.memory.store(word, SegmentWord::in_use(0).0);
             }
         }
         let mut report = RecoveryReport { subtables: subtables.len() as u64, ..RecoveryReport::default() };
@@ -189,6 +194,9 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         let ends = ends.chain(subtables.iter().map(|address| address + SUBTABLE_BLOCKS));
         let ends = ends.chain(items.clone().map(|(address, blocks)| address + super::classes::extent_blocks(blocks)));
         let used = ends.max().unwrap_or(0).max(root::ROOT_BLOCKS);
+        if let Some(problem) = segments_problem(&self.memory, &read_root(&self.memory)?, used) {
+            return Err(StoreError::Words(problem));
+        }
         let mut growth = self.growth.lock();
         while growth.usable_blocks() < used {
             let bytes = self.segment_bytes;

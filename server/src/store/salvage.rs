@@ -17,6 +17,7 @@ use sidestep_core::layout::root;
 use sidestep_core::memory::{Memory, MemoryMut};
 
 use super::head::read_root_of_any_length;
+use super::plausible::{LAST_VERSION, segments_problem};
 use super::time::MOST_AHEAD_MS;
 use super::{Store, StoreError, WriteError};
 use items::Items;
@@ -24,8 +25,6 @@ use slots::Slots;
 
 /// New versions are so far above all that is known: the ceiling may be one of long ago.
 const VERSION_JUMP: u64 = 1 << 48;
-/// No ceiling is above that: it rises by some 2^40 at most with each start.
-const MOST_CEILING: u64 = 1 << 62;
 
 /// Why an item was not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,7 +98,7 @@ pub struct Salvage {
     ceiling_is_wrong: bool,
     version_floor: u64,
     clock_ms: Option<u64>,
-    segment_bytes: u64,
+    segment_bytes: Option<u64>,
     memory_bytes: u64,
 }
 
@@ -118,9 +117,11 @@ impl Salvage {
         }
         let keys_without_slot = current.iter().filter(|&address| !led_to.contains(address)).count() as u64;
         let ceiling = memory.load(root::VERSION_CEILING_WORD).max(memory.load(root::VERSION_FLOOR_WORD));
-        let is_wrong = ceiling > MOST_CEILING || ceiling < items.highest_version;
-        let known = if ceiling > MOST_CEILING { items.highest_version } else { ceiling.max(items.highest_version) };
-        let version_floor = known.checked_add(VERSION_JUMP).filter(|floor| floor.leading_zeros() > 0);
+        let end = current.iter().chain(&more).max().map_or(0, |address| address + 1);
+        let segments_are_wrong = segments_problem(memory, &root, end).is_some();
+        let is_wrong = ceiling > LAST_VERSION || ceiling < items.highest_version;
+        let known = if ceiling > LAST_VERSION { items.highest_version } else { ceiling.max(items.highest_version) };
+        let version_floor = known.checked_add(VERSION_JUMP).filter(|&floor| floor <= LAST_VERSION);
         let no_versions = || StoreError::Damaged(format!("an item has version {}", items.highest_version));
         let clock_ms = memory.load(root::CLOCK_FLOOR_WORD);
         Ok(Self {
@@ -130,7 +131,7 @@ impl Salvage {
             ceiling_is_wrong: is_wrong,
             version_floor: version_floor.ok_or_else(no_versions)?,
             clock_ms: (clock_ms <= now_ms.saturating_add(MOST_AHEAD_MS)).then_some(clock_ms),
-            segment_bytes: root.segment_bytes,
+            segment_bytes: (!segments_are_wrong).then_some(root.segment_bytes),
             memory_bytes: root.memory_bytes,
             items: current.into_iter().chain(more).collect(),
         })
@@ -146,8 +147,8 @@ impl Salvage {
         self.version_floor
     }
 
-    /// Segments of the new table.
-    pub fn segment_bytes(&self) -> u64 {
+    /// Segments of the new table; none: what the old one says of its own cannot be.
+    pub fn segment_bytes(&self) -> Option<u64> {
         self.segment_bytes
     }
 

@@ -114,6 +114,13 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
                 return Ok(());
             }
         };
+        let ceiling = self.memory.load(root::VERSION_CEILING_WORD);
+        if header.version > ceiling {
+            let version = header.version;
+            return Err(StoreError::Words(format!(
+                "an item has version {version}, above the version ceiling {ceiling}"
+            )));
+        }
         settled.items.push((location.address(), header.blocks()));
         // One thread has the subtable, and nobody writes yet.
         self.note_expiry(slot / SUBTABLE_SLOTS as u64 * SUBTABLE_BLOCKS, header.expires_ms);

@@ -13,6 +13,7 @@ use sidestep_core::limits::MAX_KEY_BYTES;
 use sidestep_core::location::Location;
 use sidestep_core::memory::MemoryMut;
 
+use super::plausible::LAST_VERSION;
 use super::{Locked, Store, WriteError};
 
 /// Values longer than this are written into their extent before the lock is taken.
@@ -210,10 +211,12 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
                 Ok(old) => {
                     let live = if self.is_expired(old.header.expires_ms) { 0 } else { old.header.version };
                     self.check_version(expect, live)?;
+                    check_version_left(self.version_after(old.header.version))?;
                     return Ok(self.update(&locked, &old, &new, body));
                 }
                 Err(Some(slot)) => {
                     self.check_version(expect, 0)?;
+                    check_version_left(body.insert_version(*locked.floor))?;
                     return Ok(self.insert(&mut locked, slot, &new, body));
                 }
                 Err(None) => {
@@ -286,9 +289,14 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
     /// No item gets a version above the ceiling: it is raised first, and never lowered by a late store.
     fn raise_ceiling(&self, version: u64) {
         if version > self.memory.load(root::VERSION_CEILING_WORD) {
-            self.memory.fetch_max(root::VERSION_CEILING_WORD, version + CEILING_STEP);
+            self.memory.fetch_max(root::VERSION_CEILING_WORD, (version + CEILING_STEP).min(LAST_VERSION));
         }
     }
+}
+
+/// Versions never begin again from 0: an item that is there would seem absent.
+fn check_version_left(version: u64) -> Result<(), WriteError> {
+    if version > LAST_VERSION { Err(WriteError::NoVersion(LAST_VERSION)) } else { Ok(()) }
 }
 
 /// A short item, composed in ordinary memory and stored in one go.

@@ -12,7 +12,7 @@ use super::{SIZES, Written, check, start};
 const HOUR_MS: u64 = 3_600_000;
 const DAY_MS: u64 = 24 * HOUR_MS;
 
-fn now_ms() -> u64 {
+pub(crate) fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_millis() as u64
 }
 

@@ -7,6 +7,7 @@ mod clock;
 mod damage;
 mod file;
 mod repair;
+mod root;
 mod wrong;
 
 use std::collections::BTreeMap;

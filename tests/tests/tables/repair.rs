@@ -38,7 +38,7 @@ impl Written {
 
     /// Repairs it, starts a server on it, and compares all with what was written. `damaged`: keys that may be lost; returns
     /// those that are.
-    fn repair(&self, damaged: &BTreeSet<Vec<u8>>) -> Repaired {
+    pub(crate) fn repair(&self, damaged: &BTreeSet<Vec<u8>>) -> Repaired {
         let before = self.bytes();
         let (code, _, _) = check(self.folder(), &[]);
         assert!(self.bytes() == before, "a check changes nothing");
@@ -90,7 +90,7 @@ impl Written {
     }
 }
 
-struct Repaired {
+pub(crate) struct Repaired {
     was_unsound: bool,
     text: String,
     lost: BTreeSet<Vec<u8>>,
@@ -113,7 +113,7 @@ impl Repaired {
     }
 
     /// No key was lost.
-    fn nothing_lost(&self) {
+    pub(crate) fn nothing_lost(&self) {
         assert!(self.was_unsound && self.lost.is_empty(), "{}", self.text);
     }
 }

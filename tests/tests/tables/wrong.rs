@@ -22,7 +22,7 @@ fn state_of(folder: &Path) -> (Vec<String>, Vec<u8>) {
     (entries, fs::read(folder.join("table.sidestep")).unwrap_or_default())
 }
 
-fn says(text: &str, expected: &[&str]) {
+pub(crate) fn says(text: &str, expected: &[&str]) {
     for expected in expected {
         assert!(text.contains(expected), "expected {expected:?}, found {text}");
     }
@@ -30,13 +30,18 @@ fn says(text: &str, expected: &[&str]) {
 }
 
 /// A server with these options does not start, and says this in one line.
-fn server_refuses(folder: &Path, options: &[&str], expected: &[&str]) {
+pub(crate) fn server_refuses(folder: &Path, options: &[&str], expected: &[&str]) {
     let before = state_of(folder);
+    server_says(folder, options, expected);
+    assert!(state_of(folder) == before, "a server that did not start left a trace");
+}
+
+/// The same, where it has to open the table to find that out.
+pub(crate) fn server_says(folder: &Path, options: &[&str], expected: &[&str]) {
     let data = folder.to_str().expect("UTF-8");
     let (code, text) = ServerProcess::refused(&[&["--listen", "127.0.0.1:0", "--data", data], options].concat());
     assert_eq!(code, Some(3), "{text}");
     says(&text, expected);
-    assert!(state_of(folder) == before, "a server that did not start left a trace");
 }
 
 /// Neither a server nor a check takes it, with or without a repair.
