@@ -101,7 +101,7 @@ pub(crate) fn open<M: Backing>(config: &Config, wrap: impl FnOnce(Region) -> M) 
             create_folder(path)?;
             let folder = Folder::lock(path, FileLock::exclusive)?;
             let table = folder.table();
-            let is_there = table.try_exists().map_err(|source| folder_error(path, source))?;
+            let is_there = is_there(&table).map_err(|source| folder_error(path, source))?;
             let life = if is_there { life_of(&table)? } else { None };
             let is_believed = match &stored {
                 Some(log) if is_there => pairing::is_believed(path, life, log)?,
@@ -134,6 +134,15 @@ pub(crate) fn open<M: Backing>(config: &Config, wrap: impl FnOnce(Region) -> M) 
         description = format!("{description}; log: {}, {sync}", path.display());
     }
     Ok(Table { store, description, lock, log })
+}
+
+/// Whether anything has the name, a link that leads nowhere too: a new table would take its place.
+fn is_there(table: &Path) -> io::Result<bool> {
+    match table.symlink_metadata() {
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// The life that a file's table names, if it is one.
@@ -251,7 +260,14 @@ pub(crate) fn look_at(table: &Path) -> Result<(File, [u64; HEAD_WORDS], u64), Se
         io::ErrorKind::NotFound => ServerError::NoTable { path: table.to_owned() },
         _ => RegionError::Io { attempt: format!("open {}", table.display()), source }.into(),
     };
-    let file = File::from(rustix::fs::open(table, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?);
+    let file = rustix::fs::open(table, flags, Mode::empty()).map_err(|errno| match std::fs::read_link(table) {
+        Ok(to) => {
+            let found = format!("expected a file, found a symbolic link to {}: is a disk not mounted?", to.display());
+            failed(io::Error::other(found))
+        }
+        Err(_) => failed(errno.into()),
+    })?;
+    let file = File::from(file);
     let about = file.metadata().map_err(failed)?;
     if !about.is_file() {
         return Err(failed(io::Error::other("expected a file, found something else")));

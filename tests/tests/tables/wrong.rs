@@ -163,6 +163,15 @@ fn what_is_no_file_at_all() {
     checks_refuse(empty.path(), &[&[], &["--repair"]], &["no table", "table.sidestep does not exist"]);
 }
 
+/// The disk is not mounted: a new table in its place would hide the one that there is.
+#[test]
+fn a_symbolic_link_that_leads_nowhere() {
+    let folder = tmpfs_folder();
+    std::os::unix::fs::symlink("/nowhere/table.sidestep", folder.path().join("table.sidestep")).expect("a link");
+    let expected = ["table.sidestep", "expected a file, found a symbolic link to /nowhere/table.sidestep"];
+    all_refuse(folder.path(), &expected);
+}
+
 #[test]
 fn a_table_in_use_is_not_repaired() {
     let written = Written::new();
