@@ -117,7 +117,7 @@ impl Environment {
             ("interfaces", self.interfaces.join(", ")),
             ("clock", format!("{:.0} ns a reading, contained in the times", self.clock_ns)),
             ("software", self.bench.clone()),
-            ("commit", if self.commit.is_empty() { "not told (--commit)".into() } else { self.commit.clone() }),
+            ("commit", self.commit.clone()),
             ("command", self.command.clone()),
         ];
         if !self.rdma_devices.is_empty() {

@@ -86,6 +86,9 @@ impl<M: Backing> Server<M> {
         };
         let tls = config.tls.as_ref();
         warn_of_what_tls_leaves_open(&config, address, rdma.is_ok());
+        if let Some(open) = exporter.as_ref().map(Exporter::address).filter(|address| !is_here(*address)) {
+            warn!("metrics and health are told, in plain text, to anyone who reaches {open}");
+        }
         let mut description = describe((address, tls.is_some()), &shm_address, &rdma, &description);
         if let Some(exporter) = &exporter {
             description = format!("{description}; metrics: http://{}/metrics", exporter.address());
@@ -308,11 +311,15 @@ fn start_shm(
     Ok((server, ShmAddress { socket_name, host_boot_id }))
 }
 
+/// Whether only this host reaches it.
+fn is_here(address: SocketAddr) -> bool {
+    address.ip().to_canonical().is_loopback()
+}
+
 /// What an operator may not expect who asked for TLS.
 fn warn_of_what_tls_leaves_open(config: &Config, address: SocketAddr, has_rdma: bool) {
     let Some(tls) = &config.tls else { return };
-    let is_here = address.ip().to_canonical().is_loopback();
-    if !is_here && config.tokens.is_none() && !tls.asks_for_certificate() && !config.insecure {
+    if !is_here(address) && config.tokens.is_none() && !tls.asks_for_certificate() && !config.insecure {
         warn!(
             "connections are encrypted, and anyone who reaches {address} may enter: no token or client certificate is asked for"
         );

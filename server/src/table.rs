@@ -10,8 +10,9 @@ use std::time::Instant;
 
 use rustix::fs::{Mode, OFlags};
 use sidestep_fabric::region::{FileLock, HugePages, Region, RegionError};
-use tracing::info;
+use tracing::{info, warn};
 
+use crate::access::exposed_mode;
 use crate::backing::Backing;
 use crate::config::{Config, DEFAULT_MEMORY_BYTES};
 use crate::durable::{Log, LogConfig, Stored};
@@ -163,6 +164,7 @@ fn take_up<M: Backing>(
     log: Option<Stored>,
 ) -> Result<TakenUp<M>, ServerError> {
     let root = check_head(&folder.table(), config)?;
+    warn_of_others(&folder.table());
     if let Some(log) = &log {
         let new = getrandom::u64().map_err(|error| folder_error(&folder.path, io::Error::other(error.to_string())))?;
         let noted = pairing::noted_life(&folder.path, log)?;
@@ -172,6 +174,16 @@ fn take_up<M: Backing>(
     let (store, pages) = recover(&folder.table(), &options, wrap)?;
     let log = log.map(|log| log.go_on(&store, true)).transpose()?;
     Ok((store, pages, log))
+}
+
+/// It is made with mode 0600. Readers of this host need no more: they are handed a descriptor.
+fn warn_of_others(table: &Path) {
+    if let Ok(Some(mode)) = table.metadata().map(|metadata| exposed_mode(&metadata)) {
+        let table = table.display();
+        warn!(
+            "others than this server's user can open the table {table}, around its tokens: found mode {mode:04o}, chmod 600 it"
+        );
+    }
 }
 
 fn recover<M: Backing>(

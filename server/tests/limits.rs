@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 const SERVER: &str = env!("CARGO_BIN_EXE_sidestep-server");
@@ -64,4 +65,36 @@ fn where_descriptors_are_few_health_is_still_told() {
     server.wait().expect("it ends");
     assert!(said.contains("the limit of open files is too low for --max-clients"), "{said}");
     assert!(!said.contains("cannot accept connections"), "{said}");
+}
+
+/// What keeps nobody from starting, and is open to more than was perhaps meant.
+#[test]
+fn what_others_reach_is_told() {
+    let said = |folder: &std::path::Path, more: &[&str]| {
+        let mut server = Command::new(SERVER)
+            .args(["--listen", "127.0.0.1:0", "--memory", "8MiB", "--device", "none", "--data"])
+            .arg(folder)
+            .args(more)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it runs");
+        let mut line = String::new();
+        BufReader::new(server.stdout.take().expect("piped")).read_line(&mut line).expect("its line");
+        server.kill().expect("ours");
+        let mut said = String::new();
+        server.stderr.take().expect("piped").read_to_string(&mut said).expect("its log");
+        server.wait().expect("it ends");
+        said
+    };
+    let folder = tempfile::tempdir().expect("a folder");
+    let closed = said(folder.path(), &["--metrics", "127.0.0.1:0"]);
+    assert!(!closed.contains("anyone who reaches") && !closed.contains("can open the table"), "{closed}");
+    let closed = said(folder.path(), &[]);
+    assert!(!closed.contains("can open the table"), "{closed}");
+    let table = folder.path().join("table.sidestep");
+    std::fs::set_permissions(&table, std::fs::Permissions::from_mode(0o666)).expect("a mode");
+    let open = said(folder.path(), &["--metrics", "0.0.0.0:0"]);
+    assert!(open.contains("told, in plain text, to anyone who reaches 0.0.0.0"), "{open}");
+    assert!(open.contains("can open the table") && open.contains("mode 0666, chmod 600"), "{open}");
 }

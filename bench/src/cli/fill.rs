@@ -12,8 +12,8 @@ use super::shared::{InsertOptions, print, write};
 pub(super) struct Fill {
     #[command(flatten)]
     insert: InsertOptions,
-    /// What to say of the commit that is measured.
-    #[arg(long, env = "SIDESTEP_COMMIT", default_value = "", hide_default_value = true)]
+    /// What to say of the commit that is measured [default: that of this build].
+    #[arg(long, env = "SIDESTEP_COMMIT", default_value = sidestep_build_info::COMMIT, hide_default_value = true)]
     commit: String,
     /// Write JSON to a file (- = standard output instead of the table).
     #[arg(long, value_name = "FILE")]

@@ -17,7 +17,7 @@ use sidestep_bench::{interrupt, undo};
 ///
 /// Exit codes: 0 done, 1 a store returned wrong data, 2 usage, 3 cannot reach or start a store, 4 an operation failed.
 #[derive(Debug, Parser)]
-#[command(name = "sidestep-bench", version)]
+#[command(name = "sidestep-bench", version = sidestep_client::BUILD.line())]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -258,8 +258,8 @@ pub(crate) struct TimeOptions {
     /// Seed of the requests.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// What to say of the commit that is measured.
-    #[arg(long, env = "SIDESTEP_COMMIT", default_value = "", hide_default_value = true)]
+    /// What to say of the commit that is measured [default: that of this build].
+    #[arg(long, env = "SIDESTEP_COMMIT", default_value = sidestep_build_info::COMMIT, hide_default_value = true)]
     pub(crate) commit: String,
 }
 

@@ -21,6 +21,7 @@ const WAITING: Waiting = Waiting { spin: Duration::from_micros(50), most: Durati
 /// A serving end with a region whose word i is i, and what a reader must know of it.
 struct Server {
     region: Region,
+    domain: Domain,
     exposed: RemoteReadable,
     acceptor: Acceptor,
     port: Port,
@@ -44,7 +45,7 @@ impl Server {
         // Half of it: what is behind must stay out of reach.
         let exposed = domain.expose(&region, 0, bytes).unwrap();
         let acceptor = Acceptor::new(&domain, &port).unwrap();
-        Self { region, exposed, acceptor, port }
+        Self { region, domain, exposed, acceptor, port }
     }
 
     fn reader(&self, depth: u32) -> (Reads, BufferPool, Accepted) {

@@ -73,14 +73,14 @@ fn every_error_is_called_by_its_name_and_ends_its_queue_pair_alone() {
     println!("{met:?}");
 }
 
+/// The new registration is in the same domain, so nothing but the end of the old one keeps its key from opening. The test
+/// fails when `Registered::drop` forgets the registration instead of ending it.
 #[test]
 #[ignore = "needs an RDMA device: scripts/guest"]
 fn a_key_of_memory_that_is_exposed_no_more_opens_nothing() {
     let mut server = Server::new();
     let stale = server.range(0, 64);
-    let domain = Domain::new(server.port.device()).unwrap();
-    server.acceptor = Acceptor::new(&domain, &server.port).unwrap();
-    server.exposed = domain.expose(&server.region, 0, BYTES).unwrap();
+    server.exposed = server.domain.expose(&server.region, 0, BYTES).unwrap();
     assert_ne!(stale.rkey, server.exposed.rkey());
     let (mut reads, pool, _accepted) = server.reader(8);
     reads.push(1, pool.take(64).unwrap(), 0, stale).unwrap();
