@@ -60,7 +60,7 @@ fn repair(words: &[u64]) -> Option<(Arc<Store<Arc<Words>>>, SalvageReport)> {
     let memory = Words::of(words);
     let salvage = Salvage::of(&memory, std::slice::from_ref(&(0..MEMORY_BYTES)), 0).ok()?;
     let options = StoreOptions {
-        segment_bytes: Some(salvage.segment_bytes()),
+        segment_bytes: salvage.segment_bytes(),
         version_floor: salvage.version_floor(),
         ..options()
     };
