@@ -38,7 +38,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 11] = [
+pub const TARGETS: [Target; 12] = [
     bounded("handshake", wire::handshake, 60_000),
     bounded("frames", sidestep_server::fuzzing::frames, 100_000),
     bounded("connection", sidestep_server::fuzzing::connection, 20_000),
@@ -49,6 +49,7 @@ pub const TARGETS: [Target; 11] = [
     bounded("dump", dump::dump, 40_000),
     bounded("files", files::server_files, 30_000),
     bounded("properties", files::properties, 30_000),
+    Target { name: "log", run: sidestep_server::fuzzing::log, test_runs: 3000, is_bounded: false },
     Target { name: "table", run: table::table, test_runs: 1500, is_bounded: false },
 ];
 

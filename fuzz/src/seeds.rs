@@ -30,6 +30,7 @@ pub fn seeds(name: &str) -> Vec<Vec<u8>> {
         "dump" => vec![[&[1][..], &dump()].concat()],
         "files" => files().map(|text| text.as_bytes().to_vec()).to_vec(),
         "properties" => vec![PROPERTIES.as_bytes().to_vec()],
+        "log" => vec![log()],
         "table" => {
             (0..8).map(|at: u16| [&(at * 977).to_le_bytes()[..], &[4, 9, at as u8, 1, 40, 2]].concat()).collect()
         }
@@ -166,6 +167,19 @@ fn dump() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new(), 1).expect("memory");
     records().iter().for_each(|record| writer.add(record).expect("memory"));
     writer.finish().expect("memory")
+}
+
+/// A batch: two puts, the first of them done away with again.
+fn log() -> Vec<u8> {
+    let record = |kind: u8, key: &[u8], value: &[u8], version: u64, expires_ms: u64| {
+        let lengths = [&(key.len() as u16).to_le_bytes()[..], &(value.len() as u32).to_le_bytes()].concat();
+        [&[kind, 0], &lengths[..], &version.to_le_bytes(), &expires_ms.to_le_bytes(), key, value].concat()
+    };
+    let records =
+        [record(1, b"key", &[7; 300], 8, 1 << 41), record(1, b"another", b"value", 9, 0), record(2, b"key", b"", 8, 0)]
+            .concat();
+    let header = [&3u32.to_le_bytes()[..], &[0; 8], &(records.len() as u64).to_le_bytes(), &[0; 8]].concat();
+    [b"SLOG", &header[..], &records].concat()
 }
 
 fn files() -> [&'static str; 4] {

@@ -96,4 +96,4 @@ macro_rules! targets {
     };
 }
 
-targets! { handshake frames connection replies scan item http dump files properties table }
+targets! { handshake frames connection replies scan item http dump files properties log table }

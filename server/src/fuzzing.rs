@@ -12,13 +12,14 @@ use sidestep_fabric::region::Region;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::connection::{Connection, Next, Turn};
+use crate::durable::rebuild_any;
 use crate::exporter;
 use crate::frame::{self, Frame};
 use crate::input::Input;
 use crate::metrics::Carried;
 use crate::rdma::Messages;
 use crate::service::Service;
-use crate::store::{Store, StoreOptions};
+use crate::store::{Store, StoreOptions, check};
 
 const MAX_VALUE_BYTES: u32 = 1 << 20;
 const MEMORY_BYTES: u64 = 4 << 20;
@@ -53,6 +54,18 @@ pub fn frames(bytes: &[u8]) {
 /// The head of an HTTP request.
 pub fn http(bytes: &[u8]) {
     exporter::parse_any(bytes);
+}
+
+/// A batch of the log. Whatever is in it, the table that takes it is sound, and has no more keys than there were records.
+pub fn log(bytes: &[u8]) {
+    let memory = Region::memfd(MEMORY_BYTES).expect("memory");
+    let options = StoreOptions { segment_bytes: Some(1 << 20), version_floor: 1 << 40, ..StoreOptions::default() };
+    let store = Store::create(memory, &options).expect("a table");
+    let taken = rebuild_any(&store, bytes);
+    assert!(store.keys() <= taken as u64);
+    let report = check(store.memory());
+    assert!(report.is_sound(), "{report:?}");
+    store.put(b"key", b"value", None, 0).expect("room");
 }
 
 /// A whole connection: the first byte says whether its client is let in before, the second into what pieces the rest is

@@ -59,11 +59,8 @@ pub(crate) fn table(bytes: &[u8]) {
 fn repair(words: &[u64]) -> Option<(Arc<Store<Arc<Words>>>, SalvageReport)> {
     let memory = Words::of(words);
     let salvage = Salvage::of(&memory, std::slice::from_ref(&(0..MEMORY_BYTES)), 0).ok()?;
-    let options = StoreOptions {
-        segment_bytes: salvage.segment_bytes(),
-        version_floor: salvage.version_floor(),
-        ..options()
-    };
+    let options =
+        StoreOptions { segment_bytes: salvage.segment_bytes(), version_floor: salvage.version_floor(), ..options() };
     let store = Store::create(Arc::new(Words::of(&vec![0; words.len()])), &options).ok()?;
     let report = salvage.put_into(&memory, &store).expect("room for what had room");
     let sound = check(store.memory());

@@ -1,6 +1,7 @@
 //! The table from the log: all records in their order, each key's by one of several threads.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,11 +9,12 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use tracing::info;
 use xxhash_rust::xxh3::xxh3_64;
+use zerocopy::IntoBytes;
 
 use super::Stored;
 use super::error::LogError;
 use super::queue::Batch;
-use super::record::{BATCH_HEADER_BYTES, Record, records};
+use super::record::{BATCH_HEADER_BYTES, BatchHeader, HEADER_BYTES, Record, records};
 use crate::backing::Backing;
 use crate::store::{Store, WriteError};
 
@@ -60,7 +62,10 @@ impl Stored {
             let appliers: Vec<_> = receivers
                 .into_iter()
                 .enumerate()
-                .map(|(part, batches)| scope.spawn(move || apply(store, &batches, pace.of(part))))
+                .map(|(part, batches)| {
+                    let log = self.path();
+                    scope.spawn(move || apply(store, log, &batches, pace.of(part)))
+                })
                 .collect();
             let read = self.read(store, &senders);
             drop(senders);
@@ -164,6 +169,7 @@ impl Drop for PaceOf<'_> {
 /// Applies the records whose keys are this part's. Returns those for which there is no room yet.
 fn apply<M: Backing>(
     store: &Arc<Store<M>>,
+    log: &Path,
     batches: &Receiver<Arc<Vec<u8>>>,
     mut pace: PaceOf<'_>,
 ) -> Result<PutOff, LogError> {
@@ -171,7 +177,7 @@ fn apply<M: Backing>(
     let mut put_off = PutOff::default();
     for batch in batches {
         for record in records(&batch[BATCH_HEADER_BYTES..]) {
-            let record = record.map_err(|reason| LogError::NoRoom(reason.to_owned()))?;
+            let record = sound(record, store.version_ceiling()).map_err(|reason| LogError::damaged(log, reason))?;
             pace.passed(record.key.len() + record.value.map_or(0, <[u8]>::len));
             if xxh3_64(record.key) % parts as u64 != part as u64 {
                 continue;
@@ -195,6 +201,36 @@ fn apply<M: Backing>(
         put_off.try_again(store)?;
     }
     Ok(put_off)
+}
+
+/// A record that can be: no version is above the ceiling, which the table was made with.
+fn sound<'r>(record: Result<Record<'r>, &str>, ceiling: u64) -> Result<Record<'r>, String> {
+    let record = record?;
+    if record.version > ceiling {
+        return Err(format!("a record has version {}, above the version ceiling {ceiling}", record.version));
+    }
+    Ok(record)
+}
+
+/// A batch of any bytes, into a table that was made with a version ceiling, for the fuzz target. Returns how many of its
+/// records were taken: all that are whole and can be, until one is not, or has no room.
+pub(crate) fn rebuild_any<M: Backing>(store: &Arc<Store<M>>, batch: &[u8]) -> usize {
+    let Some(header) = BatchHeader::read(batch) else { return 0 };
+    assert_eq!(header.as_bytes(), &batch[..BATCH_HEADER_BYTES]);
+    let mut rest = &batch[BATCH_HEADER_BYTES..];
+    let mut taken = 0;
+    for record in records(rest) {
+        let Ok(record) = sound(record, store.version_ceiling()) else { break };
+        let bytes = HEADER_BYTES + record.key.len() + record.value.map_or(0, <[u8]>::len);
+        rest = &rest[bytes..];
+        match record.value {
+            None => store.restore_absence(record.key),
+            Some(value) if matches!(restore(store, &record, value), Ok(None)) => {}
+            Some(_) => break,
+        }
+        taken += 1;
+    }
+    taken
 }
 
 /// Gives a key its value. Why there is no room, if there is none.
