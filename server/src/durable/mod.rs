@@ -39,6 +39,7 @@ pub(crate) use compact::Bell;
 pub use error::LogError;
 pub(crate) use folder::write_synced;
 pub(crate) use queue::Queue;
+#[cfg(feature = "fuzzing")]
 pub(crate) use rebuild::rebuild_any;
 
 use crate::backing::Backing;

@@ -9,12 +9,11 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use tracing::info;
 use xxhash_rust::xxh3::xxh3_64;
-use zerocopy::IntoBytes;
 
 use super::Stored;
 use super::error::LogError;
 use super::queue::Batch;
-use super::record::{BATCH_HEADER_BYTES, BatchHeader, HEADER_BYTES, Record, records};
+use super::record::{BATCH_HEADER_BYTES, Record, records};
 use crate::backing::Backing;
 use crate::store::{Store, WriteError};
 
@@ -214,7 +213,11 @@ fn sound<'r>(record: Result<Record<'r>, &str>, ceiling: u64) -> Result<Record<'r
 
 /// A batch of any bytes, into a table that was made with a version ceiling, for the fuzz target. Returns how many of its
 /// records were taken: all that are whole and can be, until one is not, or has no room.
+#[cfg(feature = "fuzzing")]
 pub(crate) fn rebuild_any<M: Backing>(store: &Arc<Store<M>>, batch: &[u8]) -> usize {
+    use super::record::{BatchHeader, HEADER_BYTES};
+    use zerocopy::IntoBytes;
+
     let Some(header) = BatchHeader::read(batch) else { return 0 };
     assert_eq!(header.as_bytes(), &batch[..BATCH_HEADER_BYTES]);
     let mut rest = &batch[BATCH_HEADER_BYTES..];
