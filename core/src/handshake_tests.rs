@@ -3,7 +3,7 @@ use super::*;
 /// The bytes of a message: its preamble, then `body`.
 fn framed(kind: u8, body: &[u8]) -> Vec<u8> {
     let mut bytes = b"SIDESTEP".to_vec();
-    bytes.extend([4, 0, kind, 0, body.len() as u8, 0, 0, 0]);
+    bytes.extend([5, 0, kind, 0, body.len() as u8, 0, 0, 0]);
     bytes.extend(body);
     bytes
 }

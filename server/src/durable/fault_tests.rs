@@ -16,7 +16,12 @@ fn open(folder: &Path) -> Stored {
 }
 
 fn new_store() -> Arc<Store<Region>> {
-    Store::create(Region::memfd(64 << 20).unwrap(), &StoreOptions::default()).unwrap()
+    store_above(0)
+}
+
+fn store_above(version_floor: u64) -> Arc<Store<Region>> {
+    let options = StoreOptions { version_floor, ..StoreOptions::default() };
+    Store::create(Region::memfd(64 << 20).unwrap(), &options).unwrap()
 }
 
 fn has(store: &Store<Region>, key: &[u8]) -> bool {
@@ -25,8 +30,9 @@ fn has(store: &Store<Region>, key: &[u8]) -> bool {
 
 /// The table that a start makes of the log.
 fn rebuilt(folder: &Path) -> Arc<Store<Region>> {
-    let store = new_store();
-    open(folder).rebuild(&store).unwrap();
+    let mut stored = open(folder);
+    let store = store_above(stored.ceiling());
+    stored.rebuild(&store).unwrap();
     store
 }
 

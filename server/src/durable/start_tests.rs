@@ -21,6 +21,11 @@ fn new_store(memory_bytes: u64, options: &StoreOptions) -> Arc<Store<Region>> {
     Store::create(Region::memfd(memory_bytes).unwrap(), options).unwrap()
 }
 
+/// The empty table that a start makes for a log: its versions are above all of the log's.
+fn store_for(stored: &Stored, memory_bytes: u64, options: StoreOptions) -> Arc<Store<Region>> {
+    new_store(memory_bytes, &StoreOptions { version_floor: stored.ceiling(), ..options })
+}
+
 /// A batch whose sync has failed is in the kernel's cache, and the next start reads it as if it were on the disk. In the
 /// second round the server had begun the segment that it was to be repeated in. Seen to fail without [`Stored::last`].
 #[test]
@@ -49,7 +54,8 @@ fn what_only_the_cache_may_have_is_on_the_disk_before_it_is_served() {
         drop(stored.begin(&new()).unwrap());
         // The machine goes down, and the cache with it.
         std::fs::write(&first, on_disk).unwrap();
-        let (mut stored, store) = (open(folder.path()), new());
+        let mut stored = open(folder.path());
+        let store = store_for(&stored, MEMORY_BYTES, StoreOptions::default());
         stored.rebuild(&store).unwrap();
         assert_eq!((stored.next, store.keys()), (2, 2), "repeated: {is_repeated}");
     }
@@ -74,8 +80,9 @@ fn a_log_that_is_being_filled_is_filled_again_though_it_was_ended_in_order() {
     let log = stored.go_on(&table, true).unwrap();
     log.settle(store.boot_id()).unwrap();
     drop(log);
-    let after = new();
-    open(folder.path()).rebuild(&after).unwrap();
+    let mut stored = open(folder.path());
+    let after = store_for(&stored, MEMORY_BYTES, StoreOptions::default());
+    stored.rebuild(&after).unwrap();
     assert_eq!(after.keys(), 1);
 }
 
@@ -91,8 +98,8 @@ fn what_is_evicted_by_a_start_does_not_come_back() {
         big.put(&key(i), &[7; 1000], None, 0).unwrap();
     }
     drop(log);
-    let small = new_store(8 << 20, &StoreOptions { eviction: Eviction::Clock, ..StoreOptions::default() });
     let mut stored = open(folder.path());
+    let small = store_for(&stored, 8 << 20, StoreOptions { eviction: Eviction::Clock, ..StoreOptions::default() });
     stored.rebuild(&small).unwrap();
     let _log = stored.go_on(&small, false).unwrap();
     // What the disk has when the machine goes down now.
@@ -101,8 +108,9 @@ fn what_is_evicted_by_a_start_does_not_come_back() {
         let file = file.unwrap();
         std::fs::copy(file.path(), crashed.path().join(file.file_name())).unwrap();
     }
-    let again = new_store(MEMORY_BYTES, &StoreOptions::default());
-    open(crashed.path()).rebuild(&again).unwrap();
+    let mut stored = open(crashed.path());
+    let again = store_for(&stored, MEMORY_BYTES, StoreOptions::default());
+    stored.rebuild(&again).unwrap();
     assert!(small.keys() < 11_000, "{}", small.keys());
     assert_eq!(again.keys(), small.keys());
 }
@@ -138,7 +146,7 @@ fn what_was_full_fits_again() {
             let before = store.keys();
             drop((log, compactor));
             let mut stored = open();
-            store = new_store(memory_bytes, &StoreOptions::default());
+            store = store_for(&stored, memory_bytes, StoreOptions::default());
             stored.rebuild(&store).unwrap();
             assert_eq!(store.keys(), before, "values of up to {longest} B, life {life}");
             (log, compactor) = stored.begin(&store).unwrap();
