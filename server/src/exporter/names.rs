@@ -243,6 +243,7 @@ pub(super) const FAMILIES: &[Family] = &[
         &[("log_torn_commits", "")],
     ),
     family("growth_waits", Counter, Number, "Writes that waited for memory", "", &[("growth_waits", "")]),
+    family("reclaim_waits", Counter, Number, "Waits of writes for readers to leave", "", &[("reclaim_waits", "")]),
     family("growth_failures", Counter, Number, "Times that the storage refused", "", &[("growth_failures", "")]),
 ];
 

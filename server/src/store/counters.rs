@@ -31,6 +31,7 @@ pub(crate) struct Counters {
     pub(crate) expired: Counter,
     pub(crate) sweeps: Counter,
     pub(crate) growth_waits: Counter,
+    pub(crate) reclaim_waits: Counter,
     pub(crate) growth_failures: Counter,
 }
 
@@ -50,6 +51,7 @@ impl Counters {
             ("expired_removed", &self.expired),
             ("expiry_sweeps", &self.sweeps),
             ("growth_waits", &self.growth_waits),
+            ("reclaim_waits", &self.reclaim_waits),
             ("growth_failures", &self.growth_failures),
         ]
         .map(|(name, counter)| (name.to_owned(), counter.value()))

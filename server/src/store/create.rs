@@ -123,6 +123,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             sweeper: Sweeper::default(),
             clock: Clock::new(options.eviction),
             space: Arc::new(Mutex::new(Space::new(segment_blocks))),
+            retired: Arc::default(),
             subtables: AtomicU64::new(1),
             keys: AtomicU64::new(0),
             counters: Counters::default(),

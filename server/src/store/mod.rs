@@ -127,6 +127,8 @@ pub struct Store<M> {
     sweeper: Sweeper,
     clock: Clock,
     space: Arc<Mutex<Space>>,
+    /// Extents that are free once the server's own readers have left them.
+    retired: Arc<AtomicU64>,
     subtables: AtomicU64,
     keys: AtomicU64,
     counters: Counters,

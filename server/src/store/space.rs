@@ -151,7 +151,8 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         taken
     }
 
-    /// Runs `take` until it has something, growing the space, and waiting for deferred frees before giving up.
+    /// Runs `take` until it has something, growing the space, and waiting for deferred frees before giving up. Where none
+    /// are to come it gives up at once: the worker that waits here has other clients, whose reads would wait with it.
     fn take_with<T>(&self, need: Need, mut take: impl FnMut(&mut Space) -> Option<T>) -> Result<T, WriteError> {
         if let Some(taken) = self.take_now(&mut take) {
             return Ok(taken);
@@ -159,6 +160,8 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         let usable_blocks = self.usable_blocks.load(Ordering::Relaxed);
         let mut last_error = None;
         for patience in 0..need.rounds(self.clock.is_on()) {
+            // Seen before the attempts: what was freed until then, they find.
+            let may_come = self.clock.is_on() || self.retired.load(Ordering::Acquire) > 0;
             match self.take_growing(&mut take) {
                 Ok(Some(taken)) => {
                     if self.usable_blocks.load(Ordering::Relaxed) != usable_blocks {
@@ -181,6 +184,10 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             if self.clock.is_on() && patience.is_multiple_of(ROUNDS_TO_EVICT) && need.may_evict() {
                 self.evict(need);
             }
+            if !may_come {
+                break;
+            }
+            self.counters.reclaim_waits.add_one();
             reclaim(patience % RECLAIM_ROUNDS);
         }
         let detail = last_error.map_or_else(
@@ -240,8 +247,12 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         if self.reuse_at_once {
             return self.give_extent(address, blocks);
         }
-        let space = self.space.clone();
-        crossbeam_epoch::pin().defer(move || space.lock().extents.give(address, blocks));
+        let (space, retired) = (self.space.clone(), self.retired.clone());
+        retired.fetch_add(1, Ordering::Relaxed);
+        crossbeam_epoch::pin().defer(move || {
+            space.lock().extents.give(address, blocks);
+            retired.fetch_sub(1, Ordering::Release);
+        });
         RETIRED.set(true);
     }
 

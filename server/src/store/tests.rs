@@ -150,6 +150,34 @@ fn small_error(bytes: u64) -> StoreError {
     Store::create(Words::new(bytes), &StoreOptions::default()).unwrap_err()
 }
 
+/// A refused write has its worker's other clients wait, so it waits only if something is to come. Seen to fail where it
+/// waited in any case.
+#[test]
+fn a_full_table_is_waited_for_only_if_something_is_to_be_free() {
+    let store = Store::create(Words::new(4 << 20), &StoreOptions::default()).unwrap();
+    let waits = || store.stats().into_iter().find(|(name, _)| name == "reclaim_waits").unwrap().1;
+    let mut keys = 0u32;
+    let mut put = || {
+        keys += 1;
+        store.put(&keys.to_le_bytes(), &[7; 1000], None, 0)
+    };
+    while put().is_ok() {}
+    let before = waits();
+    assert!((0..100).all(|_| put().is_err()));
+    assert_eq!(waits(), before);
+    // A reader that stays has what it may be reading kept.
+    let reader = crossbeam_epoch::pin();
+    assert!(store.delete(&1u32.to_le_bytes(), None).unwrap().is_some());
+    assert!(put().is_err());
+    assert_eq!(waits(), before + u64::from(super::space::RECLAIM_ROUNDS));
+    drop(reader);
+    // Readers of other tests may stay for a while.
+    let since = std::time::Instant::now();
+    while put().is_err() {
+        assert!(since.elapsed().as_secs() < 60, "what was deleted is not free");
+    }
+}
+
 #[test]
 fn grows_until_full_and_goes_on_after() {
     let store = small(4 * SMALL);
