@@ -80,6 +80,7 @@ pub(crate) struct WorkerMetrics {
     pub(crate) refused: Counter,
     pub(crate) malformed: Counter,
     pub(crate) timed_out: Counter,
+    pub(crate) idle_closed: Counter,
     pub(crate) repeated_writes: Counter,
     pub(crate) uses_reported: Counter,
     pub(crate) pulls_begun: Counter,
@@ -176,6 +177,7 @@ impl Metrics {
         put("connections_refused", self.sum(|w| &w.refused));
         put("connections_malformed", self.sum(|w| &w.malformed));
         put("connections_timed_out", self.sum(|w| &w.timed_out));
+        put("connections_idle_closed", self.sum(|w| &w.idle_closed));
         for (carried, name) in CARRIED {
             put(&format!("{name}_received_bytes"), self.sum_of(carried, |w| &w.received_bytes));
             put(&format!("{name}_sent_bytes"), self.sum_of(carried, |w| &w.sent_bytes));

@@ -385,6 +385,11 @@ impl<M: Backing> Worker<M> {
                 any = true;
                 continue;
             }
+            if seat.connection.has_idled(now) {
+                any = true;
+                self.enqueue(index);
+                continue;
+            }
             seat.connection.expire(&mut self.desk.turn((index, seat.connection.carried()), now, guard));
             self.dismiss(index);
         }

@@ -3,7 +3,7 @@
 mod raw;
 
 use std::io::Write;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use raw::{Client, assert_closed, config, impatient, open, receive, refusal, start};
 use sidestep_core::handshake::{self, Challenge, HandshakeError, Hello, PREAMBLE_BYTES, Proof, Role, Welcome};
@@ -157,5 +157,24 @@ fn one_connection_too_many_is_refused_and_room_comes_back() {
     }
     let third = Client::try_connect(server.local_addr(), b"", 3, 0);
     assert!(third.is_ok());
+    server.stop();
+}
+
+#[test]
+fn an_idle_client_gives_its_place_to_another() {
+    let timeouts = Timeouts { idle: Some(Duration::from_millis(300)), ..Timeouts::default() };
+    let server = start(Config { max_connections: 1, timeouts, ..config() });
+    let mut idle = Client::try_connect(server.local_addr(), b"", 1, 0).unwrap();
+    // Nothing came before the end: it was not told off.
+    assert_closed(&mut idle.stream);
+    let since = Instant::now();
+    let mut next = loop {
+        match Client::try_connect(server.local_addr(), b"", 2, 0) {
+            Ok(client) => break client,
+            Err(error) => assert!(since.elapsed() < Duration::from_secs(30), "{error:?}"),
+        }
+    };
+    assert_eq!(next.stat("connections_idle_closed"), 1);
+    assert_eq!(next.stat("connections_timed_out"), 0);
     server.stop();
 }

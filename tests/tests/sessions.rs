@@ -1,4 +1,4 @@
-//! Ten thousand sessions at once, on a server as it comes.
+//! Ten thousand sessions at once, on a server as it comes; idle ones.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sidestep_client::{Client, Options, Path, PathMode, Session};
@@ -48,5 +48,34 @@ fn ten_thousand_sessions() {
     let since = std::time::Instant::now();
     while stat("connections") > open_before {
         assert!(since.elapsed().as_secs() < 60, "{} connections are left", stat("connections"));
+    }
+}
+
+/// Every path here that has no queue pair. The writes go by a session that was closed in between, so that each has to be
+/// done once and by another connection.
+#[test]
+fn an_idle_session_comes_back_by_itself() {
+    for path in [Path::Tcp, Path::Shm] {
+        let server = ServerProcess::start("127.0.0.1:0", &["--idle-timeout-ms", "100"]);
+        let client = Client::connect(server.address(), Options::default().path(PathMode::Require(path))).unwrap();
+        let mut session = client.session().unwrap();
+        session.put("key", "first").unwrap();
+        let until_closed = || {
+            let since = std::time::Instant::now();
+            let asking = Client::connect(server.address(), Options::default()).unwrap();
+            while asking.stats().unwrap().server("connections") != Some(1) {
+                assert!(since.elapsed().as_secs() < 60, "all but the one that asks were to be closed");
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+        };
+        until_closed();
+        assert_eq!(&session.get("key").unwrap().expect("it was put")[..], b"first", "{path}");
+        until_closed();
+        session.put("key", "second").unwrap();
+        assert_eq!(&session.get("key").unwrap().expect("it was put")[..], b"second", "{path}");
+        let stats = session.stats().unwrap();
+        assert!(stats.client("reconnects").unwrap() >= 2, "{path}: {stats:?}");
+        assert_eq!(stats.client("reconnects"), stats.client("sessions_resumed"), "{path}: {stats:?}");
+        assert_eq!(stats.server("tcp_put_ok"), Some(2), "{path}: {stats:?}");
     }
 }

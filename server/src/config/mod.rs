@@ -76,6 +76,8 @@ pub struct Timeouts {
     pub session: Duration,
     /// For a client's host to give any sign of life, asked for: 1 s to 9 h.
     pub silence: Duration,
+    /// For an open connection to ask for anything; None: for ever. One whose queue pair reads the table is never idle.
+    pub idle: Option<Duration>,
     /// For the connections to end when the server stops.
     pub stop: Duration,
 }
@@ -89,6 +91,7 @@ impl Default for Timeouts {
             send: Duration::from_secs(30),
             session: Duration::from_secs(60),
             silence: Duration::from_secs(120),
+            idle: None,
             stop: Duration::from_secs(5),
         }
     }

@@ -111,6 +111,9 @@ pub struct Options {
     /// Time that a client's host may give no sign of life [default: 120000]
     #[arg(long, value_name = "MS", help_heading = "Timeouts")]
     pub silence_timeout_ms: Option<u64>,
+    /// Time that a connection may ask nothing before it is closed, 0 for ever; over RDMA it is never idle [default: 0]
+    #[arg(long, value_name = "MS", help_heading = "Timeouts")]
+    pub idle_timeout_ms: Option<u64>,
 }
 
 /// The name of an [`Eviction`].
@@ -190,6 +193,7 @@ impl Options {
             send_timeout_ms: self.send_timeout_ms.or(file.send_timeout_ms),
             session_timeout_ms: self.session_timeout_ms.or(file.session_timeout_ms),
             silence_timeout_ms: self.silence_timeout_ms.or(file.silence_timeout_ms),
+            idle_timeout_ms: self.idle_timeout_ms.or(file.idle_timeout_ms),
         })
     }
 
@@ -269,6 +273,7 @@ impl Options {
                 send: time(self.send_timeout_ms, default.timeouts.send),
                 session: time(self.session_timeout_ms, default.timeouts.session),
                 silence: time(self.silence_timeout_ms, default.timeouts.silence),
+                idle: self.idle_timeout_ms.filter(|&ms| ms > 0).map(Duration::from_millis),
                 stop: default.timeouts.stop,
             },
         };

@@ -57,6 +57,14 @@ fn an_empty_token_no_workers_and_no_silence_are_errors() {
 }
 
 #[test]
+fn nobody_is_idle_unless_it_is_asked_for() {
+    for (file, idle_ms) in [("", None), ("idle-timeout-ms = 0", None), ("idle-timeout-ms = 90000", Some(90_000))] {
+        let config = options(file).unwrap().into_config().unwrap();
+        assert_eq!(config.timeouts.idle, idle_ms.map(Duration::from_millis), "{file}");
+    }
+}
+
+#[test]
 fn certificate_and_key_belong_together() {
     let files = |file: &str| options(file).unwrap().tls_files();
     assert_eq!(files("").unwrap(), None);

@@ -1,4 +1,4 @@
-//! How long a connection may keep the server waiting.
+//! How long a connection may keep the server waiting, and how long it may ask nothing.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -16,10 +16,22 @@ const SLOWEST_BYTES_PER_MS: u64 = 64;
 impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
     /// When the connection will have kept the server waiting for too long.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        match (self.receive_by, self.send_by) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        [self.receive_by, self.send_by, self.idle_by].into_iter().flatten().min()
+    }
+
+    /// Whether its client has asked nothing for as long as it may. Its next turn ends it, unless that brings something.
+    pub(crate) fn has_idled(&self, now: Instant) -> bool {
+        self.idle_by.is_some_and(|by| now >= by)
+    }
+
+    /// Counts from when its client last sent anything or was owed anything. What a queue pair reads is not seen here: a
+    /// connection that has one is never idle.
+    pub(super) fn set_idle_deadline(&mut self, turn: &Turn<'_, M>) {
+        let is_at_rest = matches!(self.phase, Phase::Open(_, Body::Frames))
+            && self.receive_by.is_none()
+            && !(self.is_unsent() || self.stalled || self.next_channel.is_some() || self.queue_pair.is_some());
+        let idle = turn.service.timeouts.idle.filter(|_| is_at_rest);
+        self.idle_by = idle.map(|idle| self.idle_by.unwrap_or(turn.now + idle));
     }
 
     /// A request that has begun has a time to be whole. One that waits only because its client does not

@@ -127,6 +127,8 @@ pub(crate) struct Connection<S, M: Backing = Region> {
     receive_by: Option<Instant>,
     /// For the client to take some of its replies.
     send_by: Option<Instant>,
+    /// For the client to ask for anything; none while anything is under way.
+    idle_by: Option<Instant>,
     /// By which the client's NIC reads the table: as long as the connection.
     queue_pair: Option<QueuePair>,
     /// Carries all frames in place of the socket, which stays open as a sign of life.
@@ -154,6 +156,7 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
             ended: false,
             receive_by: Some(now + handshake),
             send_by: None,
+            idle_by: None,
             queue_pair: None,
             channel: None,
             next_channel: None,
@@ -229,6 +232,7 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
         turn.input.save(&mut self.kept);
         self.output.give_back(turn.spare);
         self.set_receive_deadline(turn);
+        self.set_idle_deadline(turn);
         next
     }
 
@@ -278,6 +282,10 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
                     self.shut(turn.now)?;
                 }
                 Phase::Open(_, Body::Frames) if turn.stopping => self.phase = Phase::Closing(false),
+                Phase::Open(_, Body::Frames) if self.has_idled(turn.now) => {
+                    turn.metrics.idle_closed.add(1);
+                    self.phase = Phase::Closing(false);
+                }
                 _ => return Ok(Next::Wait),
             }
         }
@@ -346,6 +354,7 @@ impl<S: Read + Write + AsFd, M: Backing> Connection<S, M> {
         if received == 0 {
             self.ended = true;
         }
+        self.idle_by = None;
         let mut is_pulled = false;
         match &mut self.phase {
             Phase::Open(_, Body::Large(large)) => {

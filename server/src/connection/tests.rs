@@ -246,6 +246,61 @@ fn each_request_has_its_own_time() {
     assert_eq!(bench.connection.deadline(), None);
 }
 
+/// Seen to fail without `set_idle_deadline`'s conditions on requests that have begun and replies that are unsent, and with
+/// a turn that brings nothing counted as asking.
+#[test]
+fn only_who_asks_nothing_and_is_owed_nothing_is_idle() {
+    let idle = Duration::from_secs(60);
+    let mut bench = Bench::new();
+    bench.service.timeouts.idle = Some(idle);
+    bench.let_in();
+    assert_eq!(bench.connection.deadline(), Some(bench.now + idle));
+    // Half a request: it has a deadline of its own, shorter.
+    let frame = bench.service.timeouts.frame;
+    let ping = request(Op::Ping, 1, b"", b"a");
+    bench.send(&ping[..10]);
+    assert_eq!(bench.connection.deadline(), Some(bench.now + frame));
+    assert!(!bench.connection.has_idled(bench.now + 2 * idle));
+    bench.now += frame / 2;
+    bench.send(&ping[10..]);
+    assert_eq!(bench.connection.deadline(), Some(bench.now + idle));
+    // A turn that brings nothing wins no time.
+    bench.now += idle / 2;
+    assert_eq!(bench.turn(1 << 20), Next::Wait);
+    assert_eq!(bench.connection.deadline(), Some(bench.now + idle / 2));
+    assert_eq!(bench.replies().len(), 1);
+    // Replies that are not taken: that has a deadline of its own too.
+    bench.send(&request(Op::Put, 2, b"k", &[9; 50_000]));
+    bench.send(&(0..20).flat_map(|id| request(Op::Get, id, b"k", b"")).collect::<Vec<_>>());
+    assert!(bench.connection.is_unsent());
+    assert_eq!(bench.connection.deadline(), bench.connection.send_by);
+    bench.now += idle;
+    assert!(!bench.connection.has_idled(bench.now));
+    while !bench.received().is_empty() {
+        bench.turn(1 << 20);
+    }
+    assert_eq!(bench.connection.deadline(), Some(bench.now + idle));
+    // It is let go in order: what it still sends is dropped, and its end is awaited.
+    bench.now += idle;
+    assert!(bench.connection.has_idled(bench.now));
+    assert_eq!(bench.turn(1 << 20), Next::Wait);
+    assert!(matches!(bench.connection.phase, Phase::Closing(true)));
+    assert_eq!(bench.client.read(&mut [0]).unwrap(), 0, "an end, and nothing before it");
+    bench.client.shutdown(std::net::Shutdown::Both).unwrap();
+    assert_eq!(bench.turn(1 << 20), Next::Close);
+    assert_eq!(bench.service.metrics.worker(0, Carried::Socket).idle_closed.get(), 1);
+}
+
+#[test]
+fn what_waits_for_the_log_is_not_idle() {
+    let mut bench = Bench::new();
+    bench.service.log = Some(crate::durable::LogHandle::stuck(32 << 20));
+    bench.service.timeouts.idle = Some(Duration::from_secs(60));
+    bench.let_in();
+    bench.send(&request(Op::Put, 1, b"k", b""));
+    assert!(bench.connection.waits_for_log() && bench.connection.deadline().is_none());
+}
+
 #[test]
 fn a_client_that_shuts_its_side_gets_its_replies() {
     let mut bench = Bench::open();

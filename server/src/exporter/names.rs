@@ -78,6 +78,14 @@ pub(super) const FAMILIES: &[Family] = &[
             ("connections_timed_out", "timed_out"),
         ],
     ),
+    family(
+        "connections_idle_closed",
+        Counter,
+        Number,
+        "Connections closed since they asked nothing for --idle-timeout-ms",
+        "",
+        &[("connections_idle_closed", "")],
+    ),
     family("tries_failed", Counter, Number, "Proofs of no token", "", &[("tries_failed", "")]),
     family(
         "tries_held_back",
