@@ -6,7 +6,9 @@
 //!
 //! Space is in slabs of one size class each, so the hand takes items of the class that is asked for. So that classes do
 //! not keep for ever what they once had, it counts what is cold in others on its way, and now and then empties a slab
-//! of theirs. A slab is emptied as well where the class has nothing to give, or where whole pages are needed.
+//! of theirs. A slab is emptied as well where the class has nothing to give, or where whole pages are needed. Items longer
+//! than those in slabs take the place of one that is as long; where that is cold which is not, or nothing is so long, a
+//! row of neighbours is emptied, whatever they are.
 //!
 //! Other subtables are only try-locked: a split that needs space has a lock already.
 
@@ -21,6 +23,7 @@ use sidestep_core::location::Location;
 use sidestep_core::memory::MemoryMut;
 
 use super::classes::{MAX_SLAB_EXTENT, SLAB_BLOCKS, extent_blocks};
+use super::extents::Row;
 use super::need::Need;
 use super::write::Place;
 use super::{Locked, Store};
@@ -61,8 +64,8 @@ pub(super) struct Hand {
     slot: u64,
     /// Cold blocks of other classes passed since a slab of theirs was emptied.
     cold_blocks: u64,
-    /// Where to look for the next slab to be emptied.
-    slab: u64,
+    /// Where to look for the next slab or row to be emptied.
+    row: u64,
     /// Thousandths of a turn in which a large item gets its room from slabs.
     slab_credit: u64,
 }
@@ -73,7 +76,7 @@ struct Turn {
     evicted: u32,
     /// Whether there was anything that would have served, used lately or not.
     any: bool,
-    /// An item of another class whose slab is to be emptied.
+    /// An item of another class, where a slab or a row is to be emptied.
     cold: Option<Location>,
 }
 
@@ -91,7 +94,7 @@ impl Clock {
         Self {
             policy,
             crowded: AtomicU32::new(0),
-            hand: Mutex::new(Hand { hash: KeyHash(0), slot: 0, cold_blocks: 0, slab: 0, slab_credit: 0 }),
+            hand: Mutex::new(Hand { hash: KeyHash(0), slot: 0, cold_blocks: 0, row: 0, slab_credit: 0 }),
         }
     }
 
@@ -154,20 +157,24 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
             Need::Item(blocks) if blocks > MAX_SLAB_EXTENT => self.is_turn_of_slabs(&mut hand),
             _ => false,
         };
-        if slabs_first && self.empty_slabs(&mut hand, need.blocks()) {
+        if slabs_first && self.empty_row(&mut hand, Row::Slabs, need.row()) {
             return;
         }
         let turn = self.turn(&mut hand, need);
         match turn.cold {
             Some(cold) if cold.size() <= MAX_SLAB_EXTENT => {
-                hand.slab = cold.address() / SLAB_BLOCKS * SLAB_BLOCKS;
-                self.empty_slabs(&mut hand, SLAB_BLOCKS);
+                hand.row = cold.address() / SLAB_BLOCKS * SLAB_BLOCKS;
+                self.empty_row(&mut hand, Row::Slabs, (SLAB_BLOCKS, SLAB_BLOCKS));
+            }
+            Some(cold) if need.blocks() > MAX_SLAB_EXTENT => {
+                hand.row = cold.address();
+                self.empty_row(&mut hand, Row::Any, need.row());
             }
             Some(cold) => self.evict_at((cold.address(), cold.size())),
             None => {}
         }
-        if turn.evicted == 0 && !turn.any {
-            self.empty_slabs(&mut hand, need.blocks());
+        if turn.evicted == 0 && !turn.any && !self.empty_row(&mut hand, Row::Slabs, need.row()) {
+            self.empty_row(&mut hand, Row::Any, need.row());
         }
     }
 
@@ -220,8 +227,8 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
                 if location.size() < Location::LONG { location.size() } else { self.header(location).blocks() };
             let serves = need.is_served_by(blocks);
             turn.any |= serves;
-            if !serves && need.blocks() > MAX_SLAB_EXTENT {
-                // Large items are few: what is small would be passed many times between two of them.
+            if need.blocks() > MAX_SLAB_EXTENT && blocks <= MAX_SLAB_EXTENT {
+                // Large items are few: what is small would be passed many times between two of them, and has turns of its own.
                 continue;
             }
             let (referenced, bit) = (&beside.referenced[(at / 64) as usize], 1 << (at % 64));
@@ -240,19 +247,19 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
         }
     }
 
-    /// Evicts what is in the next slabs in a row that have so many blocks together; false if there are none.
-    fn empty_slabs(&self, hand: &mut Hand, blocks: u64) -> bool {
-        if blocks <= SLAB_BLOCKS {
-            hand.slab = self.coldest_slab(hand);
+    /// Evicts what is in the next row that has so many blocks, from a multiple of so many on; false if there is none.
+    fn empty_row(&self, hand: &mut Hand, of: Row, (blocks, align): (u64, u64)) -> bool {
+        if of == Row::Slabs && blocks <= SLAB_BLOCKS {
+            hand.row = self.coldest_slab(hand);
         }
         let found = {
             let mut space = self.space.lock();
             // What was closed before and did not become empty has items that are locked or on their way.
             space.extents.open_slabs();
-            space.extents.close_slabs(hand.slab, blocks)
+            space.extents.close_row(of, hand.row, blocks, align)
         };
         let Some((next, extents)) = found else { return false };
-        hand.slab = next;
+        hand.row = next;
         self.counters.evictions_for_space.add_one();
         for extent in extents {
             self.evict_at(extent);
@@ -262,7 +269,7 @@ impl<M: MemoryMut + Send + Sync + 'static> Store<M> {
 
     /// Of some slabs from the hand on, the one with the fewest items that were used lately, by a sample.
     fn coldest_slab(&self, hand: &Hand) -> u64 {
-        let samples = self.space.lock().extents.sample_slabs(hand.slab, SAMPLED_SLABS, SAMPLED_EXTENTS);
+        let samples = self.space.lock().extents.sample_slabs(hand.row, SAMPLED_SLABS, SAMPLED_EXTENTS);
         let used = |extents: &[(u64, u64)]| extents.iter().filter(|extent| self.is_in_use(**extent)).count();
         samples.iter().min_by_key(|(_, extents)| used(extents)).map_or(0, |(base, _)| *base)
     }

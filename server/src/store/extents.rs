@@ -62,6 +62,14 @@ struct Held {
     freed_blocks: Option<u64>,
 }
 
+/// What a row to be emptied is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Row {
+    Slabs,
+    /// Slabs, longer extents, free runs: all but what is never given back.
+    Any,
+}
+
 /// Counts of extents.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ExtentCounts {
@@ -78,6 +86,8 @@ pub(crate) struct ExtentCounts {
 pub(crate) struct Extents {
     runs: Runs,
     slabs: BTreeMap<u64, Slab>,
+    /// Extents in use outside of slabs: where they begin and their lengths.
+    large: BTreeMap<u64, u64>,
     /// For each class the slabs that have room.
     partial: Vec<BTreeSet<u64>>,
     /// Slabs that are being emptied: nothing is taken from them, whatever room they have.
@@ -91,6 +101,7 @@ impl Extents {
         Self {
             runs: Runs::new(segment_blocks),
             slabs: BTreeMap::new(),
+            large: BTreeMap::new(),
             partial: vec![BTreeSet::new(); CLASSES],
             closed: BTreeSet::new(),
             held: HashMap::new(),
@@ -125,7 +136,7 @@ impl Extents {
     pub(crate) fn take(&mut self, blocks: u64) -> Option<u64> {
         let address = if blocks > MAX_SLAB_EXTENT {
             let start = self.runs.take(extent_blocks(blocks), super::classes::RUN_UNIT)?;
-            self.counts.run_blocks += extent_blocks(blocks);
+            self.note_large(start, extent_blocks(blocks));
             start
         } else {
             self.take_in_slab(blocks)?
@@ -166,7 +177,8 @@ impl Extents {
 
     /// The extent of an item found in recovery; false if any of it is taken by something else.
     pub(crate) fn take_at(&mut self, address: u64, blocks: u64) -> bool {
-        let taken = if blocks > MAX_SLAB_EXTENT {
+        let is_large = blocks > MAX_SLAB_EXTENT;
+        let taken = if is_large {
             self.runs.take_at(address, extent_blocks(blocks))
         } else {
             self.take_in_slab_at(address, blocks)
@@ -174,9 +186,16 @@ impl Extents {
         if taken {
             self.counts.extents += 1;
             self.counts.extent_blocks += extent_blocks(blocks);
-            self.counts.run_blocks += if blocks > MAX_SLAB_EXTENT { extent_blocks(blocks) } else { 0 };
+        }
+        if taken && is_large {
+            self.note_large(address, extent_blocks(blocks));
         }
         taken
+    }
+
+    fn note_large(&mut self, address: u64, blocks: u64) {
+        self.large.insert(address, blocks);
+        self.counts.run_blocks += blocks;
     }
 
     fn take_in_slab_at(&mut self, address: u64, blocks: u64) -> bool {
@@ -217,6 +236,8 @@ impl Extents {
         self.counts.extent_blocks -= extent_blocks(blocks);
         if blocks > MAX_SLAB_EXTENT {
             self.counts.run_blocks -= extent_blocks(blocks);
+            let noted = self.large.remove(&address);
+            debug_assert_eq!(noted, Some(extent_blocks(blocks)), "an extent was given back that was not taken so");
             self.runs.give(address, extent_blocks(blocks));
             return;
         }
@@ -253,23 +274,36 @@ impl Extents {
         !empty.is_empty()
     }
 
-    /// Closes the first slabs in a row, at or after `from` and round to it again, that have `blocks` blocks together. Gives
-    /// the address after them, and every extent that is in use in them, with its length. When these are given back the
-    /// slabs are free runs.
-    pub(crate) fn close_slabs(&mut self, from: u64, blocks: u64) -> Option<(u64, Vec<(u64, u64)>)> {
-        let length = blocks.next_multiple_of(SLAB_BLOCKS);
-        let (mut begin, mut end) = (0, 0);
-        for (&base, _) in self.slabs.range(from..).chain(self.slabs.range(..from)) {
-            // As free runs are joined: never across a segment's end.
-            if base != end || self.runs.begins_segment(base) {
-                begin = base;
-            }
-            end = base + SLAB_BLOCKS;
-            if end - begin == length {
-                return Some((end, self.close(begin, end)));
+    /// Closes the first row, at or after `from` or else anywhere, of slabs, or of whatever can become free, that has
+    /// `blocks` blocks from a multiple of `align` on. Gives the address after it, and every extent that is in use in it,
+    /// with its length. When these are given back the row is a free run.
+    pub(crate) fn close_row(&mut self, of: Row, from: u64, blocks: u64, align: u64) -> Option<(u64, Vec<(u64, u64)>)> {
+        for from in [from, 0] {
+            let (mut begin, mut end) = (0, 0);
+            let mut at = from;
+            while let Some((start, length)) = self.piece_from(of, at) {
+                // As free runs are joined: never across a segment's end.
+                if start != end || self.runs.begins_segment(start) {
+                    begin = start;
+                }
+                end = start + length;
+                if begin.next_multiple_of(align) + blocks <= end {
+                    return Some((end, self.close(begin, end)));
+                }
+                at = end;
             }
         }
         None
+    }
+
+    /// The first piece of a row that begins at this address or behind it, and its length.
+    fn piece_from(&self, of: Row, at: u64) -> Option<(u64, u64)> {
+        let slab = self.slabs.range(at..).next().map(|(&base, _)| (base, SLAB_BLOCKS));
+        if of == Row::Slabs {
+            return slab;
+        }
+        let large = self.large.range(at..).next().map(|(&start, &length)| (start, length));
+        [slab, large, self.runs.first_from(at)].into_iter().flatten().min()
     }
 
     /// Some slabs at or after `from` and round to it again, each with some of its extents that are in use.
@@ -289,6 +323,7 @@ impl Extents {
             self.closed.insert(base);
             used.extend(slab.used().map(|at| (base + at, slab.extent)));
         }
+        used.extend(self.large.range(begin..end).map(|(&start, &length)| (start, length)));
         used
     }
 

@@ -1,6 +1,6 @@
 //! What space is asked for, and what is done for it.
 
-use super::classes::{MAX_SLAB_EXTENT, extent_blocks};
+use super::classes::{MAX_SLAB_EXTENT, RUN_UNIT, SLAB_BLOCKS, extent_blocks};
 use super::space::RECLAIM_ROUNDS;
 
 /// Space that is asked for.
@@ -24,6 +24,15 @@ impl Need {
 
     pub(super) fn may_evict(self) -> bool {
         !matches!(self, Self::Pages(_))
+    }
+
+    /// What a row has to have that is emptied for it: blocks, from a multiple of so many on.
+    pub(super) fn row(self) -> (u64, u64) {
+        match self {
+            Self::Item(blocks) if blocks > MAX_SLAB_EXTENT => (extent_blocks(blocks), RUN_UNIT),
+            Self::Item(_) => (SLAB_BLOCKS, SLAB_BLOCKS),
+            Self::Pages(blocks) | Self::Stock(blocks) => (blocks.next_multiple_of(SLAB_BLOCKS), SLAB_BLOCKS),
+        }
     }
 
     /// Attempts before it is given up.

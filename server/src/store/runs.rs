@@ -24,6 +24,11 @@ impl Runs {
         address.is_multiple_of(self.segment_blocks)
     }
 
+    /// The first that begins at this address or behind it, and its length.
+    pub(crate) fn first_from(&self, address: u64) -> Option<(u64, u64)> {
+        self.by_address.range(address..).next().map(|(&start, &length)| (start, length))
+    }
+
     /// Takes `blocks` blocks at a multiple of `align` out of the shortest run that has them.
     pub(crate) fn take(&mut self, blocks: u64, align: u64) -> Option<u64> {
         let (length, address, start) = self.by_length.range((blocks, 0)..).find_map(|&(length, address)| {
