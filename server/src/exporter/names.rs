@@ -175,7 +175,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "evictions_for_space",
         Counter,
         Number,
-        "Slabs emptied for another size or the index",
+        "Slabs or rows emptied for another size or the index",
         "",
         &[("evictions_for_space", "")],
     ),
